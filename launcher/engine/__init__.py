@@ -1,0 +1,1 @@
+"""The engine: pinned source, patch series, build, verification, store, capability, options, log lines."""

@@ -1,0 +1,1 @@
+"""What this box has: devices, links, memory under cgroup limits, CPU features."""

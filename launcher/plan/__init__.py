@@ -1,0 +1,1 @@
+"""Pure arithmetic: profile, model shape, machine and capability in; context split, ledger and command line out."""
