@@ -1,0 +1,99 @@
+"""All commands in one table, and the one place where an error becomes words and an exit code."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from launcher.errors import KvlaunchError, UsageError
+
+app = typer.Typer(
+    name="kvlaunch",
+    help="One TOML profile in; a running, right-sized, supervised long-context llama-server out.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+# command, the room's module that holds it, the function there. Help lists them in this order.
+_COMMANDS: tuple[tuple[str, str, str], ...] = (
+    ("up", "run", "up"),
+    ("down", "run", "down"),
+    ("restart", "run", "restart"),
+    ("reload", "run", "reload"),
+    ("status", "look", "status"),
+    ("ps", "look", "ps"),
+    ("top", "top", "top"),
+    ("logs", "look", "logs"),
+    ("events", "look", "events"),
+    ("ask", "ask", "ask"),
+    ("env", "ask", "env"),
+    ("report", "look", "report"),
+    ("check", "check", "check"),
+    ("explain", "check", "explain"),
+    ("plan", "plan", "plan"),
+    ("probe", "probe", "probe"),
+    ("build", "build", "build"),
+    ("engines", "engines", "engines"),
+    ("prune", "engines", "prune"),
+    ("bench", "bench", "bench"),
+    ("init", "plan", "init"),
+    ("schema", "check", "schema"),
+)
+
+
+def _register(only: str | None) -> None:
+    """Add the commands; where one is named, import that one alone (the rest cost their imports for nothing)."""
+    from importlib import import_module
+
+    for name, module, function in _COMMANDS:
+        if only is None or only == name:
+            app.command(name)(getattr(import_module(f"launcher.cli.{module}"), function))
+    if only in (None, "patches"):
+        app.add_typer(import_module("launcher.cli.patches").app, name="patches")
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run one command line; the exit code of contract.md comes back."""
+    names = {name for name, _, _ in _COMMANDS} | {"patches"}
+    _register(argv[0] if argv and argv[0] in names else None)
+    as_json = "--json" in argv
+    try:
+        result = app(args=list(argv), prog_name="kvlaunch", standalone_mode=False)
+    except KvlaunchError as error:
+        return _fail(error, as_json)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # the reader of a pipe went away: nothing is left to say, and the interpreter must not try at exit
+        sys.stderr.close()
+        return 0
+    except Exception as error:
+        # typer's own exceptions: it carries click inside under a private name, so they are known by their shape
+        if hasattr(error, "format_message") and hasattr(error, "exit_code"):
+            return _fail(UsageError(error.format_message(), help=_usage_help(error)), as_json)
+        if type(error).__name__ == "Abort":
+            return 130
+        raise
+    return result if isinstance(result, int) else 0
+
+
+def _usage_help(error: Exception) -> str:
+    context = getattr(error, "ctx", None)
+    return f"`{context.command_path} --help` lists what it takes" if context is not None else ""
+
+
+def _fail(error: KvlaunchError, as_json: bool) -> int:
+    if as_json:
+        print(json.dumps(error.as_json()))
+    else:
+        from launcher.cli.render import print_error
+
+        print_error(error)
+    return error.code

@@ -1,0 +1,35 @@
+"""Plain words on a terminal: errors and small helpers. Colour only where a person looks."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TextIO
+
+from launcher.errors import KvlaunchError, ProfileError
+
+_CODES = {"red": "31", "yellow": "33", "green": "32", "blue": "34", "bold": "1", "dim": "2"}
+
+
+def colour(text: str, *names: str, stream: TextIO = sys.stdout) -> str:
+    """`text` in the named colours when `stream` is a terminal and NO_COLOR isn't set."""
+    if not stream.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return text
+    codes = ";".join(_CODES[name] for name in names)
+    return f"\033[{codes}m{text}\033[0m"
+
+
+def print_error(error: KvlaunchError) -> None:
+    """The error's words on stderr, with what to do; a profile's diagnostics first, each at its place."""
+    err = sys.stderr
+    if isinstance(error, ProfileError) and error.diagnostics:
+        from launcher.rules.render import render_diagnostics
+
+        print(render_diagnostics(error.diagnostics, colour=err.isatty() and not os.environ.get("NO_COLOR")), file=err)
+    rule = f"[{error.rule}]" if error.rule else ""
+    print(f"{colour('error' + rule, 'red', 'bold', stream=err)}: {error.message}", file=err)
+    if error.help:
+        lines = error.help.splitlines()
+        print(f"  {colour('help', 'blue', stream=err)}: {lines[0]}", file=err)
+        for line in lines[1:]:
+            print(f"        {line}", file=err)
