@@ -15,6 +15,8 @@ from launcher.plan.techniques import Techniques
 from launcher.profile.schema import Profile
 from launcher.units import MIB
 
+_SPECULATION = {"draft": "draft-simple", "mtp": "draft-mtp", "ngram": "ngram-simple"}
+
 
 def settings(
     profile: Profile,
@@ -56,7 +58,7 @@ def _model(profile: Profile, model: Path) -> dict[str, Value]:
     draft = profile.model.draft
     if draft is not None:
         # a draft without a type is loaded and then dropped without a word (X1): the type is always given
-        told["spec_type"] = {"mtp": "draft-mtp", "ngram": "ngram-simple"}.get(draft.type or "", "draft-simple")
+        told["spec_type"] = _SPECULATION[draft.type]
         if draft.path is not None:
             told["draft_model"] = str(draft.path)
     return told
@@ -125,8 +127,7 @@ def _compute(profile: Profile, gpu_layers: int | str | None, cpu_moe: int | str,
 
 def _serve(profile: Profile) -> Mapping[str, Value]:
     serve = profile.serve
-    hosts = serve.host if isinstance(serve.host, str) else ",".join(serve.host)
-    told: dict[str, Value] = {"host": hosts, "port": serve.port, "metrics": serve.metrics}
+    told: dict[str, Value] = {"host": ",".join(serve.host), "port": serve.port, "metrics": serve.metrics}
     if serve.api_key_file is not None:
         told["api_key_file"] = str(serve.api_key_file)
     return told

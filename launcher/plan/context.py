@@ -80,3 +80,16 @@ def split_context(
         cap = total // slots if unified else None
         return allocate(total, slots, unified, cap=cap, train=train)
     raise ValueError("neither per_slot nor total is given: search for the largest context that fits")
+
+
+def train_length(trained: int, *, scaling: str, factor: float, model_factor: float, original: int) -> int | None:
+    """The tokens that the engine lets one slot use by training, None where the model's header doesn't say.
+
+    Only YaRN with a factor other than the model's own raises it (src/llama-context.cpp:3893); linear scaling doesn't.
+    `original` is the length before any stretching.
+    """
+    if not trained:
+        return None
+    if scaling == "yarn" and factor != model_factor:
+        return int((original or trained) * factor)
+    return trained

@@ -16,7 +16,7 @@ from launcher.profile.schema import Profile
 
 @dataclass(frozen=True, slots=True)
 class Techniques:
-    """`active`: name → whether the plan switches it on (contract: `plan --json`). `settings`: what the engine is told."""
+    """`active`: name → whether the plan switches it on (`plan --json`). `settings`: what the engine is told."""
 
     active: dict[str, bool]
     settings: dict[str, Value]
@@ -59,7 +59,7 @@ def choose(profile: Profile, options: Collection[str], state_dir: Path) -> Techn
         if kv.residency == "heads":
             told["headinfer_fraction"] = kv.heads.gpu_fraction
         if kv.residency == "layers":
-            told["host_layers"] = kv.host_layers
+            told["host_layers"] = str(kv.host_layers)
         if kv.budget != "auto":
             told["device_budget"] = kv.budget
 
