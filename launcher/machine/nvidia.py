@@ -1,0 +1,377 @@
+"""NVIDIA GPUs: through NVML where it answers, else what the PCI bus and the kernel show. A sleeping GPU is left asleep.
+
+NVML is the module `pynvml`, or an object with the same functions (tests hand one in).
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from launcher.machine import pci
+from launcher.machine.pci import PciFunction
+from launcher.machine.tree import Tree
+from launcher.machine.types import Device, DeviceKind, GpuProcess, Memory, PcieLink
+
+_Result = TypeVar("_Result")
+
+_NOT_SUPPORTED = 3  # NVML_ERROR_NOT_SUPPORTED
+_PATIENCE = 5.0  # seconds; a healthy NVML needs 0.1 to 1.5, a GPU that fell off the bus can block it for good
+_UNIFIED = re.compile(r"\b(GB10|Orin|Thor|Xavier|Tegra)\b")
+
+
+def present(tree: Tree, functions: Sequence[PciFunction]) -> bool:
+    """Anything that hints at an NVIDIA GPU: without one the 40 ms for loading NVML are saved."""
+    hints = ("/dev/nvidiactl", "/proc/driver/nvidia/version", "/dev/dxg", "/dev/nvhost-gpu", "/dev/nvmap")
+    return bool(functions) or any(tree.exists(hint) for hint in hints)
+
+
+def load_nvml() -> Any:
+    """The real thing; raises what it raises."""
+    import pynvml
+
+    return pynvml
+
+
+def read_devices(
+    tree: Tree,
+    functions: Sequence[PciFunction],
+    memory: Memory,
+    environ: Mapping[str, str],
+    nvml: Any | None,
+    *,
+    wake: bool = False,
+    patience: float = _PATIENCE,
+) -> tuple[tuple[Device, ...], tuple[str, ...]]:
+    """The GPUs that CUDA will see here, in its order, and notes about those that it won't or that stay unknown."""
+    asleep = [] if wake else [function for function in functions if function.suspended]
+    notes = [
+        f"{pci.name(tree, f)} at {f.address} sleeps and was not woken, so its memory is unknown; `--wake` asks it"
+        for f in asleep
+    ]
+    if nvml is None or (functions and len(asleep) == len(functions)):
+        known: tuple[Device, ...] | None = None
+    else:
+        session = _Session(nvml, tree, functions, memory)
+        known = _within(patience, lambda: session.devices(skip={f.address for f in asleep}))
+        notes += session.notes if known is not None else [f"NVML did not answer within {patience:g} s (a GPU may hang)"]
+    if known is None:
+        known = _without_nvml(tree, [f for f in functions if f not in asleep], memory)
+        notes += [_why_unknown(tree, d) for d in known if d.memory_total is None and d.kind is not DeviceKind.UNIFIED]
+    everyone = sorted(known + tuple(_sleeper(tree, f) for f in asleep), key=lambda d: d.address or "")
+    devices, hidden = number(everyone, environ)
+    return devices, (*notes, *hidden)
+
+
+def number(devices: Sequence[Device], environ: Mapping[str, str]) -> tuple[tuple[Device, ...], tuple[str, ...]]:
+    """Drop what CUDA_VISIBLE_DEVICES hides, and give the rest the ids that CUDA will.
+
+    By the addresses' order: the launcher starts the engine with CUDA_DEVICE_ORDER=PCI_BUS_ID, else CUDA would put the
+    fastest first, by an order that only CUDA knows.
+    """
+    notes: list[str] = []
+    if environ.get("CUDA_DEVICE_ORDER") == "FASTEST_FIRST" and len({device.name for device in devices}) > 1:
+        notes.append(
+            "CUDA_DEVICE_ORDER=FASTEST_FIRST with unlike GPUs: CUDA0, CUDA1, … may be other ones than shown here"
+        )
+    wanted = environ.get("CUDA_VISIBLE_DEVICES")
+    visible = list(devices) if wanted is None else _visible(devices, wanted)
+    if hidden := len(devices) - len(visible):
+        notes.append(f"CUDA_VISIBLE_DEVICES={wanted!r} hides {hidden} GPU{'s' if hidden > 1 else ''}")
+    numbered: list[Device] = []
+    instances = 0
+    for device in visible:
+        if device.mig is not None:
+            # one process gets one MIG instance; the others stand under their own name (CUDA_VISIBLE_DEVICES picks)
+            instances += 1
+            if instances > 1:
+                numbered.append(replace(device, id=device.uuid or device.id))
+                continue
+        ready = sum(1 for d in numbered if d.id.startswith("CUDA"))
+        usable = device.source != "pci" or device.suspended
+        numbered.append(replace(device, id=f"CUDA{ready}") if usable else device)
+    return tuple(numbered), tuple(notes)
+
+
+def _visible(devices: Sequence[Device], wanted: str) -> list[Device]:
+    """As CUDA reads the list: indices, or beginnings of UUIDs; the first that is neither ends it."""
+    chosen: list[Device] = []
+    for token in (part.strip() for part in wanted.split(",")):
+        found: Device | None = None
+        if re.fullmatch(r"\d{1,4}", token, re.ASCII):
+            whole = [device for device in devices if device.mig is None]
+            found = whole[int(token)] if int(token) < len(whole) else None
+        elif token.startswith(("GPU-", "MIG-")):
+            matches = [device for device in devices if (device.uuid or "").startswith(token)]
+            found = matches[0] if len(matches) == 1 else None
+        if found is None or found in chosen:
+            break
+        chosen.append(found)
+    return chosen
+
+
+class _Session:
+    """One conversation with NVML. Each question may fail alone: a missing answer must not cost the others."""
+
+    def __init__(self, nvml: Any, tree: Tree, functions: Sequence[PciFunction], memory: Memory) -> None:
+        self.nvml = nvml
+        self.tree = tree
+        self.functions = {function.address: function for function in functions}
+        self.memory = memory
+        self.notes: list[str] = []
+
+    def ask(self, question: str, *args: Any) -> Any:
+        """The answer, or None."""
+        return self.try_ask(question, *args)[0]
+
+    def try_ask(self, question: str, *args: Any) -> tuple[Any, int | None]:
+        """The answer or None, and NVML's error number where it gave one."""
+        try:
+            return getattr(self.nvml, question)(*args), None
+        # the driver's library, in any version, is behind this call: an old one lacks functions (AttributeError), a
+        # broken one may return anything (UnicodeDecodeError, ctypes.ArgumentError)
+        except Exception as error:
+            return None, getattr(error, "value", -1)
+
+    def devices(self, skip: set[str]) -> tuple[Device, ...] | None:
+        """All GPUs but those at the skipped addresses; None when NVML is not to be had."""
+        _, failed = self.try_ask("nvmlInit")
+        if failed is not None:
+            return None
+        try:
+            found: list[Device] = []
+            for handle in self._handles(skip):
+                found += self._one(handle)
+            return tuple(found)
+        finally:
+            self.ask("nvmlShutdown")
+
+    def _handles(self, skip: set[str]) -> list[Any]:
+        if skip:
+            # a handle by index may touch every GPU; by address it touches that one
+            addresses = [address for address in self.functions if address not in skip]
+            handles = [self.ask("nvmlDeviceGetHandleByPciBusId", address.encode()) for address in addresses]
+        else:
+            count = self.ask("nvmlDeviceGetCount") or 0
+            handles = [self.ask("nvmlDeviceGetHandleByIndex", index) for index in range(min(int(count), 64))]
+        if lost := sum(1 for handle in handles if handle is None):
+            self.notes.append(f"NVML gives no access to {lost} GPU{'s' if lost > 1 else ''} (lost, or not permitted)")
+        return [handle for handle in handles if handle is not None]
+
+    def _one(self, handle: Any) -> list[Device]:
+        whole = self._whole(handle)
+        mode = self.ask("nvmlDeviceGetMigMode", handle)
+        if not mode or mode[0] != 1:
+            return [whole]
+        parts: list[Device] = []
+        for index in range(int(self.ask("nvmlDeviceGetMaxMigDeviceCount", handle) or 0)):
+            instance = self.ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, index)
+            if instance is None:
+                continue  # a place without an instance
+            total, free, reserved, _ = self._memory(instance)
+            uuid = _text(self.ask("nvmlDeviceGetUUID", instance))
+            parts.append(
+                replace(
+                    whole,
+                    id=uuid or f"{whole.uuid}/{index}",
+                    name=_text(self.ask("nvmlDeviceGetName", instance)) or f"{whole.name} MIG {index}",
+                    uuid=uuid,
+                    mig=whole.uuid or whole.address or whole.name,
+                    memory_total=total,
+                    memory_free=free,
+                    memory_reserved=reserved,
+                    memory_gbps=None,  # its share of the memory's lanes depends on the profile
+                    processes=self._processes(instance),
+                )
+            )
+        if not parts:
+            self.notes.append(f"{whole.name} is in MIG mode without an instance: CUDA cannot use it")
+        return parts
+
+    def _whole(self, handle: Any) -> Device:
+        address = _address(getattr(self.ask("nvmlDeviceGetPciInfo", handle), "busId", None))
+        function = self.functions.get(address or "")
+        name = _text(self.ask("nvmlDeviceGetName", handle)) or "NVIDIA GPU"
+        uuid = _text(self.ask("nvmlDeviceGetUUID", handle))
+        total, free, reserved, error = self._memory(handle)
+        shared: int | None = 0
+        kind = DeviceKind.DISCRETE
+        if _UNIFIED.search(name) or (total is None and error == _NOT_SUPPORTED):
+            # the GPU has no memory of its own, so NVML has none to tell
+            kind = DeviceKind.UNIFIED
+            total = total or self.memory.total
+            free = self.memory.available
+            shared = total
+        bar = getattr(self.ask("nvmlDeviceGetBAR1MemoryInfo", handle), "bar1Total", None)
+        return Device(
+            id=uuid or address or name,
+            name=name,
+            kind=kind,
+            memory_total=total,
+            memory_free=free,
+            memory_reserved=reserved,
+            memory_shared=shared,
+            memory_gbps=self._memory_rate(handle),
+            pcie=None if kind is DeviceKind.UNIFIED else self._link(handle, function, name),
+            rebar=None
+            if kind is DeviceKind.UNIFIED
+            else pci.rebar(_size(bar) or (function.bar if function else None), total),
+            vendor="nvidia",
+            driver=self._driver(),
+            address=address,
+            uuid=uuid,
+            compute=".".join(str(part) for part in self.ask("nvmlDeviceGetCudaComputeCapability", handle) or ())
+            or None,
+            processes=self._processes(handle),
+            source="nvml",
+        )
+
+    def _memory(self, handle: Any) -> tuple[int | None, int | None, int | None, int | None]:
+        """Total, free, what the driver reserves, NVML's error. Version 1 counts the reserve as used."""
+        info = self.ask("nvmlDeviceGetMemoryInfo", handle, getattr(self.nvml, "nvmlMemory_v2", None))
+        error = None
+        if info is None:
+            info, error = self.try_ask("nvmlDeviceGetMemoryInfo", handle)
+        total, free, reserved = (_size(getattr(info, field, None)) for field in ("total", "free", "reserved"))
+        return total or None, free if total else None, reserved, error
+
+    def _memory_rate(self, handle: Any) -> float | None:
+        """Two transfers a clock over the bus: what data sheets state for GDDR and HBM."""
+        clock = self.ask("nvmlDeviceGetMaxClockInfo", handle, getattr(self.nvml, "NVML_CLOCK_MEM", 2))
+        width = self.ask("nvmlDeviceGetMemoryBusWidth", handle)
+        return round(2 * clock * 1e6 * width / 8 / 1e9, 1) if clock and width else None
+
+    def _link(self, handle: Any, function: PciFunction | None, name: str) -> PcieLink | None:
+        if getattr(self.ask("nvmlDeviceGetC2cModeInfoV", handle), "isC2cEnabled", 0):
+            self.notes.append(f"{name}: copies go over NVLink-C2C, so its PCIe link does not limit them")
+            return None
+        if function is not None and (found := pci.link(self.tree, replace(function, suspended=False))) is not None:
+            return found
+        values = {
+            "gen": self.ask("nvmlDeviceGetCurrPcieLinkGeneration", handle),
+            "gen_max": self.ask("nvmlDeviceGetMaxPcieLinkGeneration", handle),
+            "width": self.ask("nvmlDeviceGetCurrPcieLinkWidth", handle),
+            "width_max": self.ask("nvmlDeviceGetMaxPcieLinkWidth", handle),
+            "gen_card": self.ask("nvmlDeviceGetGpuMaxPcieLinkGeneration", handle),
+        }
+        known = {key: value or None for key, value in values.items()}  # NVML says 0 where it has no link to look at
+        return pci.make_link(**known) if any(known.values()) else None
+
+    def _processes(self, handle: Any) -> tuple[GpuProcess, ...] | None:
+        """Who holds memory there. A process that computes and draws is in both lists, with the same figure."""
+        found: dict[int, int | None] = {}
+        lists = [self.ask(f"nvmlDeviceGet{what}RunningProcesses", handle) for what in ("Compute", "Graphics")]
+        if lists == [None, None]:
+            return None
+        for entry in (entry for one in lists for entry in one or ()):
+            pid = getattr(entry, "pid", None)
+            if isinstance(pid, int) and pid >= 0:
+                found[pid] = _size(getattr(entry, "usedGpuMemory", None))
+        return tuple(GpuProcess(pid, used) for pid, used in sorted(found.items()))
+
+    def _driver(self) -> str | None:
+        version = _text(self.ask("nvmlSystemGetDriverVersion"))
+        cuda = self.ask("nvmlSystemGetCudaDriverVersion_v2")
+        if version is None:
+            return None
+        return f"nvidia {version}" + (f", CUDA {cuda // 1000}.{cuda % 1000 // 10}" if isinstance(cuda, int) else "")
+
+
+def _without_nvml(tree: Tree, functions: Sequence[PciFunction], memory: Memory) -> tuple[Device, ...]:
+    """What the bus shows, and a Jetson's GPU, which is on no bus."""
+    devices = [
+        Device(
+            id=f"nvidia@{function.address}",
+            name=_proc_name(tree, function) or pci.name(tree, function),
+            kind=DeviceKind.DISCRETE,
+            memory_shared=0,
+            pcie=pci.link(tree, function),
+            rebar=pci.rebar(function.bar, None),
+            vendor="nvidia",
+            driver=function.driver,
+            address=function.address,
+            source="pci",
+        )
+        for function in functions
+    ]
+    if not devices and "nvidia,tegra" in (tree.text("/proc/device-tree/compatible") or ""):
+        devices.append(
+            Device(
+                id="CUDA0",
+                name=tree.line("/proc/device-tree/model") or "NVIDIA Tegra",
+                kind=DeviceKind.UNIFIED,
+                memory_total=memory.total,
+                memory_free=memory.available,
+                memory_shared=memory.total,
+                vendor="nvidia",
+                source="devicetree",
+            )
+        )
+    return tuple(devices)
+
+
+def _sleeper(tree: Tree, function: PciFunction) -> Device:
+    return Device(
+        id=f"nvidia@{function.address}",
+        name=pci.name(tree, function),
+        kind=DeviceKind.DISCRETE,
+        memory_shared=0,
+        pcie=pci.link(tree, function),
+        rebar=pci.rebar(function.bar, None),
+        vendor="nvidia",
+        driver=function.driver,
+        address=function.address,
+        suspended=True,
+        source="pci",
+    )
+
+
+def _why_unknown(tree: Tree, device: Device) -> str:
+    """NVML was not to be had: what is missing depends on who holds the card."""
+    where = f"{device.name} at {device.address} is on the bus, but"
+    if tree.exists("/dev/nvidiactl"):
+        return f"{where} NVML (libnvidia-ml.so.1) isn't: in a container, add `utility` to NVIDIA_DRIVER_CAPABILITIES"
+    if device.driver == "nvidia":
+        return f"{where} its device files aren't here: start the container with GPU access (--gpus all, or CDI)"
+    if device.driver in (None, "nouveau"):
+        return f"{where} NVIDIA's driver isn't loaded (it is bound to {device.driver or 'no driver'})"
+    return f"{where} it is bound to {device.driver}"
+
+
+def _proc_name(tree: Tree, function: PciFunction) -> str | None:
+    for line in (tree.text(f"/proc/driver/nvidia/gpus/{function.address}/information") or "").splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "Model" and value.strip():
+            return value.strip()
+    return None
+
+
+def _within(patience: float, work: Callable[[], _Result]) -> _Result | None:
+    """Do it on a thread and wait so long; a call that hangs in the driver cannot be stopped, only left behind."""
+    done: list[_Result] = []
+    thread = threading.Thread(target=lambda: done.append(work()), name="nvml", daemon=True)
+    thread.start()
+    thread.join(patience)
+    return done[0] if done else None
+
+
+def _address(bus_id: object) -> str | None:
+    """NVML writes `00000000:01:00.0`, the kernel `0000:01:00.0`."""
+    text = (_text(bus_id) or "").lower()
+    match = re.fullmatch(r"([0-9a-f]{4,8}):([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])", text)
+    return f"{int(match[1], 16):04x}:{match[2]}" if match else None
+
+
+def _text(value: object) -> str | None:
+    """A string; older pynvml give bytes."""
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
+    return value.strip("\0 \n") or None if isinstance(value, str) else None
+
+
+def _size(value: object) -> int | None:
+    """A count of bytes; NVML writes all ones where it has none."""
+    return value if isinstance(value, int) and 0 <= value < 1 << 62 else None
