@@ -81,7 +81,7 @@ class LaunchSpec:
     hang_timeout: float = 60.0
     """max(60 s, 10 × the planned batch time): the plan knows the batch, so the CLI does the arithmetic."""
     deep_probe: float = 0.0
-    """One token is asked for when the engine has been idle this long (a lost device shows in nothing else). 0: never."""
+    """Ask for one token after so long idle: a lost device shows in nothing else. 0: never."""
     restart: str = "on-failure"
     strict: bool = False
     fallback: tuple[str, ...] = ()

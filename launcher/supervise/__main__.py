@@ -1,0 +1,59 @@
+"""`python -m launcher.supervise SPEC.json`: the resident process of one instance. The command line starts it."""
+
+from __future__ import annotations
+
+import sys
+
+# structlog would import rich for its console renderer, which is not used here: 5 MiB of the 32 that we may have
+sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
+
+import asyncio  # noqa: E402
+from pathlib import Path  # noqa: E402
+
+from launcher.errors import KvlaunchError  # noqa: E402
+from launcher.supervise.files import InstanceFiles  # noqa: E402
+from launcher.supervise.logs import Log  # noqa: E402
+from launcher.supervise.spec import LaunchSpec, SpecError  # noqa: E402
+from launcher.supervise.supervisor import Supervisor, take_name  # noqa: E402
+from launcher.supervise.view import View  # noqa: E402
+
+
+def main(argv: list[str]) -> int:
+    if len(argv) != 1:
+        print("error: usage: python -m launcher.supervise SPEC.json", file=sys.stderr)
+        return 2
+    path = Path(argv[0])
+    try:
+        spec = LaunchSpec.read(path)
+        if path.parent == Path(spec.state_dir) and path.name.startswith("launch."):
+            path.unlink(missing_ok=True)  # it was handed over to us alone
+        files = take_name(spec)
+    except SpecError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KvlaunchError as error:
+        print(f"error: {error.message}", file=sys.stderr)
+        return error.code
+    files.write("launch", spec.as_json())
+    if sys.version_info < (3, 12):
+        asyncio.set_child_watcher(asyncio.PidfdChildWatcher())  # the default one there is a thread a child
+    return asyncio.run(_live(spec, files))
+
+
+async def _live(spec: LaunchSpec, files: InstanceFiles) -> int:
+    for_people = not spec.detached and sys.stderr.isatty()
+    log = Log(Path(spec.log_dir), echo=sys.stdout if not spec.detached and not for_people else None)
+    supervisor = Supervisor(spec, files, log)
+    if for_people:
+        view = View(spec.name, spec.expected.alias)
+        log.listeners.append(view.record)
+        supervisor.watchers.append(view.event)
+    code = await supervisor.run()
+    log.close()
+    if code not in (0, 130) and not for_people:
+        print(f"error: {supervisor.status()['reason']}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

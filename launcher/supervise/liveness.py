@@ -1,0 +1,136 @@
+"""Tells a long batch from a hang, once the engine serves.
+
+Hung is: something is being processed, and neither the counters nor the CPU time have moved for the hang limit; or
+nothing is answered three times in a row and nothing moves. Never while anything moves: with a batch of 8192 the
+counters stood still for 4 s of healthy prefill while /slots answered within 7 ms.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from launcher.supervise import proc
+from launcher.supervise.classes import ExitClass
+from launcher.supervise.http1 import Endpoint, NoAnswer
+from launcher.supervise.spec import LaunchSpec
+from launcher.supervise.startup import Movement, one_token
+from launcher.supervise.states import Checked, Fault, Message
+
+_TICK = 2.0
+"""`status` must be true within 3 s; one look costs about 1 ms."""
+_IMPATIENT = 0.9
+"""Both routes answer within some 10 ms beside any decode: no answer within this is worth telling."""
+_PATIENCE, _TRIES = 10.0, 3
+
+
+class Liveness:
+    """Watches one serving engine until cancelled. `shortfalls` are those that it became ready with."""
+
+    def __init__(
+        self,
+        spec: LaunchSpec,
+        endpoint: Endpoint,
+        pid: int,
+        shortfalls: tuple[str, ...],
+        tell: Callable[[Message], None],
+    ) -> None:
+        self._spec = spec
+        self._endpoint = endpoint
+        self._pid = pid
+        self._shortfalls = shortfalls
+        self._tell = tell
+        self._suspicious = False
+        self.slots: list[dict[str, Any]] = []
+        self.used_at = time.monotonic()
+        """When a slot was last seen at work."""
+
+    def suspect(self) -> None:
+        """The engine has written an error: ask for a token at the next look."""
+        self._suspicious = True
+
+    async def run(self) -> None:
+        movement = Movement(self._pid)
+        counters: tuple[int, ...] = ()
+        moved = time.monotonic()
+        probed = moved
+        silent_since: float | None = None
+        while True:
+            await asyncio.sleep(_TICK)
+            now = time.monotonic()
+            if movement.look() == 0.0:
+                moved = now
+            stopped = _is_stopped(self._pid)
+            slots = None if stopped else await self._slots(_IMPATIENT)
+            if slots is None:
+                silent_since = silent_since or now
+                words = "stopped by a signal (SIGSTOP)" if stopped else "does not answer"
+                self._tell(Checked((*self._shortfalls, words)))
+                if now - max(silent_since, moved) >= _PATIENCE * _TRIES:
+                    self._tell(Fault(ExitClass.HUNG, f"no answer for {now - silent_since:.0f} s, and nothing moves"))
+                    return
+                continue
+            silent_since = None
+            self._tell(Checked(self._shortfalls))
+            self.slots = slots
+            if (progress := _counters(slots)) != counters:
+                counters, moved = progress, now
+            busy = any(slot.get("is_processing") for slot in slots)
+            if busy:
+                self.used_at = now
+                if now - moved >= self._spec.hang_timeout:
+                    words = f"a request is being processed, but nothing has moved for {now - moved:.0f} s"
+                    self._tell(Fault(ExitClass.HUNG, words))
+                    return
+                continue
+            due = self._spec.deep_probe and now - max(probed, self.used_at) >= self._spec.deep_probe
+            if due or self._suspicious:
+                self._suspicious, probed = False, now
+                if problem := await self._probe(movement):
+                    self._tell(Fault(ExitClass.HUNG, problem))
+                    return
+
+    async def refresh(self, limit: float) -> None:
+        """For `status`: the slots as they are now, or as they last were when it doesn't answer in time."""
+        if (slots := await self._slots(limit)) is not None:
+            self.slots = slots
+
+    async def _slots(self, limit: float) -> list[dict[str, Any]] | None:
+        try:
+            answer = await self._endpoint.get("/slots", limit)
+            data = answer.json() if answer.status == 200 else []
+        except NoAnswer:
+            return None
+        return data if isinstance(data, list) else []
+
+    async def _probe(self, movement: Movement) -> str | None:
+        """A token from an idle engine, three times asked for. In words when none came and nothing moved."""
+        problem: str | None = None
+        for _ in range(_TRIES):
+            try:
+                problem = await one_token(self._endpoint, _PATIENCE)
+            except NoAnswer as error:
+                problem = str(error)
+                if movement.look() < _PATIENCE / 2:
+                    return None  # slow, but alive
+                continue
+            if problem is None:
+                return None
+            await asyncio.sleep(1)
+        return f"idle, and asked for one token {_TRIES} times: {problem}"
+
+
+def _is_stopped(pid: int) -> bool:
+    return proc.state(pid) in ("T", "t")
+
+
+def _counters(slots: Sequence[dict[str, Any]]) -> tuple[int, ...]:
+    """All that grows while tokens are processed."""
+    numbers: list[int] = []
+    for slot in slots:
+        following = slot.get("next_token") or [{}]
+        decoded = following[0].get("n_decoded", 0) if isinstance(following, list) else 0
+        numbers += [slot.get("id_task", -1), slot.get("n_prompt_tokens_processed", 0), decoded]
+    return tuple(numbers)

@@ -1,0 +1,145 @@
+"""The engine's lines on their way to disk: a ring for the post-mortem, folding of repeats, rotated JSON lines.
+
+The event loop only appends to a bounded queue; a thread of its own writes. So neither a slow nor a full disk holds up
+the loop, and with it the engine, which blocks when nobody reads its pipe. What does not fit is dropped and counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any
+
+_FILE_BYTES = 10 << 20
+_FILES = 5
+_QUEUE = 20_000
+_RING = 200
+
+Record = dict[str, Any]
+
+
+def now() -> str:
+    """RFC 3339, to the millisecond."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+@dataclass(slots=True)
+class Counts:
+    lines: int = 0
+    dropped: int = 0
+    unwritten: int = 0
+    """Lines that the disk did not take."""
+
+
+class Log:
+    """All lines of one instance: the engine's, and our own (`source`)."""
+
+    def __init__(self, folder: Path, *, echo: IO[str] | None = None) -> None:
+        self.ring: deque[Record] = deque(maxlen=_RING)
+        self.counts = Counts()
+        self.listeners: list[Callable[[Record], None]] = []
+        self._fold: Record | None = None
+        self._queue: queue.Queue[Record | None] = queue.Queue(_QUEUE)
+        self._writer = threading.Thread(target=_Writer(folder, self._queue, self.counts, echo).run, daemon=True)
+        self._writer.start()
+
+    def add(self, source: str, level: str, text: str, **more: object) -> None:
+        """Never blocks."""
+        self.counts.lines += 1
+        last = self.ring[-1] if self.ring else None
+        if last and last["text"] == text and last["source"] == source and not more:
+            last["repeated"] = last.get("repeated", 1) + 1
+            self._fold = last
+            return
+        self.flush_fold()
+        record: Record = {"at": now(), "source": source, "level": level, "text": text, **more}
+        self.ring.append(record)
+        self._put(dict(record))  # a copy: the count of repeats is added to ours while the thread writes its own
+        for listener in self.listeners:
+            listener(record)
+
+    def flush_fold(self) -> None:
+        """Write down how often the last line came, once it has stopped coming."""
+        if self._fold is not None:
+            self._put({**self._fold, "at": now()})
+            self._fold = None
+
+    def close(self) -> None:
+        self.flush_fold()
+        with contextlib.suppress(queue.Full):
+            self._queue.put(None, timeout=0.5)
+        self._writer.join(2)
+
+    def _put(self, record: Record) -> None:
+        try:
+            self._queue.put_nowait(record)
+        except queue.Full:
+            self.counts.dropped += 1
+
+
+class _Writer:
+    """The thread's side: renders with structlog's JSON processor, rotates, and goes on when the disk is full."""
+
+    def __init__(self, folder: Path, source: queue.Queue[Record | None], counts: Counts, echo: IO[str] | None) -> None:
+        self._path = folder / "log.jsonl"
+        self._queue = source
+        self._counts = counts
+        self._echo = echo
+        self._file: IO[bytes] | None = None
+        self._size = 0
+
+    def run(self) -> None:
+        # imported here: it costs 40-80 ms, and the spawn should not wait for it
+        from structlog.processors import JSONRenderer
+
+        render = JSONRenderer(ensure_ascii=False)
+        while (record := self._queue.get()) is not None:
+            line = render(None, "", record)
+            text = line.decode() if isinstance(line, bytes) else line
+            self._write(text.encode(errors="replace") + b"\n")
+            if self._echo is not None:
+                with contextlib.suppress(OSError, ValueError):
+                    print(text, file=self._echo, flush=self._queue.empty())
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._file.close()
+
+    def _write(self, data: bytes) -> None:
+        try:
+            if self._file is None:
+                self._open()
+            assert self._file is not None
+            if self._size + len(data) > _FILE_BYTES:
+                self._rotate()
+            self._file.write(data)
+            self._size += len(data)
+        except OSError:
+            self._counts.unwritten += 1
+            if self._file is not None:
+                with contextlib.suppress(OSError):
+                    self._file.close()
+            self._file = None
+
+    def _open(self) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._file = os.fdopen(descriptor, "wb", buffering=0)
+        self._size = os.fstat(descriptor).st_size
+
+    def _rotate(self) -> None:
+        assert self._file is not None
+        self._file.close()
+        self._file = None
+        for n in range(_FILES - 1, 0, -1):
+            older = self._path.with_suffix(f".jsonl.{n}")
+            newer = self._path if n == 1 else self._path.with_suffix(f".jsonl.{n - 1}")
+            with contextlib.suppress(FileNotFoundError):
+                newer.replace(older)
+        self._open()

@@ -1,0 +1,102 @@
+"""What a person sees while an instance starts and runs: a line for each stage, then what matters in the log.
+
+It reads events and log records only, so that the foreground and a waiter on the control socket show the same.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any, TextIO
+
+from launcher.units import format_bytes, format_duration
+
+_NAME_WIDTH = 8
+_DETAIL_WIDTH = 58
+_BAR = 24
+_COLOURS = {"green": "32", "yellow": "33", "red": "31", "dim": "2"}
+
+
+class View:
+    """Writes to `stream`; a bar and colours only where it is a terminal."""
+
+    def __init__(self, name: str, alias: str | None = None, stream: TextIO = sys.stderr) -> None:
+        self._name = name
+        self._alias = alias or name
+        self._stream = stream
+        self._live = stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._colour = self._live and not os.environ.get("NO_COLOR")
+        self._began = time.monotonic()
+        self._bytes = 0
+        self._bar_shown = False
+        self._greeted = False
+
+    def event(self, event: dict[str, Any]) -> None:
+        match event.get("event"):
+            case "spawn":
+                self._began = time.monotonic()
+                self._bytes = event.get("model_bytes") or 0
+            case "progress":
+                self._bar(event.get("fraction"), event.get("bytes") or 0)
+            case "state":
+                self._state(event)
+            case "replan":
+                self._say("replan", f"without {', '.join(event['given_up'])}", "yellow")
+
+    def record(self, record: dict[str, Any]) -> None:
+        """A line of the engine that a person should see: warnings and errors."""
+        if record["source"] == "engine" and record["level"] in ("warn", "error"):
+            colour = "red" if record["level"] == "error" else "yellow"
+            self._say(record["level"], record["text"].splitlines()[0], colour)
+
+    def _state(self, event: dict[str, Any]) -> None:
+        state, reason, was = event["state"], event.get("reason"), event.get("was")
+        if state in ("ready", "degraded"):
+            if was in ("starting", "loading"):
+                size = f"  {format_bytes(self._bytes)}" if self._bytes else ""
+                self._say("load", f"{self._name}{size}", "green", time.monotonic() - self._began)
+            if state == "ready":
+                self._say("ready", f"{event['url']}", "green")
+                self._greet(event["url"])
+            else:
+                self._say("degraded", f"{event['url']}  {reason}", "yellow")
+        elif state == "backoff":
+            self._say("backoff", f"{reason}; next try {event.get('next_try')}", "yellow")
+        elif state == "failed":
+            self._say("failed", str(reason), "red")
+        elif state == "draining":
+            self._say("stop", str(reason or event.get("cause")), "dim")
+        elif state == "stopped":
+            self._say("stopped", str(reason or event.get("cause")), "dim")
+        elif state == "starting" and was not in ("planning", "building"):
+            self._say("start", str(event.get("cause")), "dim")
+
+    def _greet(self, url: str) -> None:
+        if self._greeted or url.startswith("unix:"):
+            return
+        self._greeted = True
+        body = f'{{"model": "{self._alias}", "messages": [{{"role": "user", "content": "Hello!"}}]}}'
+        print(f"\n  curl {url}/v1/chat/completions -d '{body}'\n", file=self._stream, flush=True)
+
+    def _say(self, name: str, detail: str, colour: str, seconds: float | None = None) -> None:
+        self._clear_bar()
+        label = f"{name:<{_NAME_WIDTH}}"
+        if self._colour:
+            label = f"\033[{_COLOURS[colour]}m{label}\033[0m"
+        took = f"{detail:<{_DETAIL_WIDTH}}  {format_duration(seconds):>12}" if seconds is not None else detail
+        print(f"{label}  {took}", file=self._stream, flush=True)
+
+    def _bar(self, fraction: float | None, resident: int) -> None:
+        if not self._live:
+            return
+        full = round((fraction or 0) * _BAR)
+        bar = "━" * full + "╌" * (_BAR - full) if fraction is not None else ""
+        words = f"{'load':<{_NAME_WIDTH}}  {self._name}  {bar}  {format_bytes(resident)}"
+        print(f"\r\033[2K{words}", end="", file=self._stream, flush=True)
+        self._bar_shown = True
+
+    def _clear_bar(self) -> None:
+        if self._bar_shown:
+            print("\r\033[2K", end="", file=self._stream)
+            self._bar_shown = False
