@@ -48,25 +48,25 @@ def distance(a: dict[int, float], b: dict[int, float]) -> float:
     return sum(abs(math.exp(a.get(i, -99)) - math.exp(b.get(i, -99))) for i in ids) / 2
 
 
-@pytest.mark.parametrize("cache_type", ["q8_0", "q4_0"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_shifted_quantized_k_means_the_same(
-    start: Callable[..., Server], tmp_path: Path, shape: str, cache_type: str
-) -> None:
+def test_a_shifted_quantized_k_means_the_same(start: Callable[..., Server], tmp_path: Path, shape: str) -> None:
     arch, head, rotated, _ = SHAPES[shape]
     model = write_tiny(tmp_path / "tiny.gguf", arch=arch, head=head, rotated=rotated)
     common = ("-c", 512, "-np", 1, "--cache-ram", 0)
     exact = after_shift(start(*common, model=model))
-    shifted = after_shift(start(*common, "-ctk", cache_type, "-fa", "on", model=model))
-    # a K in the wrong basis gives an unrelated distribution (≈ 0.9 of 1); the types' own rounding stays far below
-    assert distance(exact, shifted) < {"q8_0": 0.08, "q4_0": 0.5}[cache_type]
+    shifted = after_shift(start(*common, "-ctk", "q8_0", "-fa", "on", model=model))
+    # measured 0.002 to 0.011; another prompt's distribution is 0.06 to 0.19 away. q4_0's own rounding is as large as that
+    assert distance(exact, shifted) < 0.03
 
 
+@pytest.mark.parametrize("cache_type", ["q8_0", "q4_0", "iq4_nl"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_generation_goes_on_through_context_shifts(start: Callable[..., Server], tmp_path: Path, shape: str) -> None:
+def test_generation_goes_on_through_context_shifts(
+    start: Callable[..., Server], tmp_path: Path, shape: str, cache_type: str
+) -> None:
     arch, head, rotated, _ = SHAPES[shape]
     model = write_tiny(tmp_path / "tiny.gguf", arch=arch, head=head, rotated=rotated)
-    server = start("-c", 256, "-np", 1, "--context-shift", "-ctk", "q8_0", "-fa", "on", model=model)
+    server = start("-c", 256, "-np", 1, "--context-shift", "-ctk", cache_type, "-fa", "on", model=model)
     answer = server.complete(PROMPT, n=300)
     assert answer["tokens_predicted"] == 300
     assert "context shift" in server.text()
