@@ -12,44 +12,30 @@ import shutil
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from launcher.engine import compiling, manifest, source, verify, worktree
-from launcher.engine.capability import ask_help, parse_cache_types, parse_options
+from launcher.engine.capability import ask_help, parse_help
 from launcher.engine.compiling import BuildPlace
 from launcher.engine.manifest import Manifest, PatchRecord
 from launcher.engine.pins import Pin, read_pin
 from launcher.engine.recipe import TARGETS, Recipe, cpu_options, engine_key, read_recipe
 from launcher.engine.report import Reporter
-from launcher.engine.series import Choice, Patch, read_series, select
+from launcher.engine.request import BuildRequest
+from launcher.engine.request import request_for as request_for
+from launcher.engine.series import Patch, read_series, select
 from launcher.engine.store import Engine, Store
-from launcher.errors import BuildError, UsageError
+from launcher.errors import BuildError
 from launcher.fetch.download import disk_error
 from launcher.paths import Places
 from launcher.units import format_bytes
 
 _NEEDS = 1_200 << 20  # source, objects and binaries of a cpu build take 0.7 GB; a full disk is told beforehand
 _GPU = ("cuda", "vulkan", "rocm")
-
-
-@dataclass(frozen=True, slots=True)
-class BuildRequest:
-    """What to build. `dev`: a tree of its own that rebuilds fast after an edit. `force`: although it is there."""
-
-    backend: str = "auto"
-    patches: Choice = "default"
-    pin: str | None = None
-    from_git: bool = False
-    dev: bool = False
-    force: bool = False
-    jobs: int = 0
-    patches_dir: Path | None = None
-    cpu_flags: Collection[str] | None = None
-    """Instead of this CPU's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +266,7 @@ class _Build:
     def _manifest(self, help_text: str, dropped: Collection[str]) -> Manifest:
         wanted, recipe = self.wanted, self.wanted.recipe
         kept = [e for e in recipe.cpu.extensions if e.name not in dropped]
+        capability = parse_help(help_text, "its help")
         cache_file = (self.place.build / "CMakeCache.txt").read_bytes()
         return Manifest(
             key=wanted.key,
@@ -297,8 +284,8 @@ class _Build:
             dropped=tuple(sorted(set(dropped) & {e.name for e in recipe.cpu.extensions})),
             unity=recipe.unity,
             version=f"{wanted.pin.name} {wanted.commit}",
-            engine_options=tuple(sorted(parse_options(help_text))),
-            cache_types=tuple(sorted(parse_cache_types(help_text))),
+            engine_options=tuple(sorted(capability.options)),
+            cache_types=capability.cache_types,
             verified=tuple(verify.CASES),
             built_at=datetime.now(UTC).isoformat(timespec="seconds"),
             seconds=round(time.monotonic() - self.began, 1),
@@ -313,10 +300,3 @@ def _features(recipe: Recipe, kept: Sequence[object]) -> tuple[str, ...]:
     if recipe.options.get("GGML_NATIVE") == "ON":
         return tuple(sorted(recipe.cpu.flags))
     return tuple(dict.fromkeys(flag for e in recipe.cpu.extensions if e in kept for flag in e.flags))
-
-
-def with_backend(request: BuildRequest, backend: str) -> BuildRequest:
-    """The request with `auto` decided by whoever knows the machine's devices."""
-    if request.backend not in ("auto", backend):
-        raise UsageError(f"backend {request.backend} is asked for, {backend} is what the devices need")
-    return replace(request, backend=backend)

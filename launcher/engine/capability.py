@@ -1,128 +1,199 @@
-"""What one engine can do, known without starting it: its options, its cache types, its patches.
+"""What one engine can do, read from its own `--help`: options and their spellings, cache types, patches.
 
-Known from, in this order: a help text that the user gives; the given binary's own `--help`; the manifest of the built
-engine; the committed record of the pin (`build/capability/`), held true by a test.
+Where the help comes from, first that applies (contract.md): `--engine-help FILE`; a given binary's own help (kept by
+inode, size and time); the manifest of the built engine; the committed record of the pin (`build/capability/`).
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import subprocess
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from launcher.engine.manifest import Manifest
-from launcher.engine.options import spelling
-from launcher.engine.pins import Pin, read_pin
-from launcher.errors import ProfileError
+from launcher.engine.series import Choice, read_series, select
+from launcher.errors import EngineRefused, ProfileError
 from launcher.paths import shipped
 
-_FLAG = re.compile(r"(?<![\w-])--?[A-Za-z][A-Za-z0-9-]*")
-_TYPES = re.compile(r"allowed values: ([a-z0-9_, \n]+?)\s*(?:\(|$)", re.MULTILINE)
+_NAME = re.compile(r"--?[A-Za-z][A-Za-z0-9-]*")
+_ENV = re.compile(r"\(env: (\w+)\)")
+_ALLOWED = re.compile(r"allowed values: ([\w, ]+?)(?: \(|$)")
+_BRACES = re.compile(r"[\[{<]([\w.+-]+(?:[|,][\w.+-]+)+)[\]}>]")
+_HELP_SECONDS = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class HelpOption:
+    """One entry of the help.
+
+    value    what its value is called; empty: it takes none
+    env      the variable that says the same; empty: none does
+    choices  the values that it takes, where the help lists them
+    removed  the engine knows the name only to refuse it
+    """
+
+    spellings: tuple[str, ...]
+    value: str = ""
+    env: str = ""
+    choices: tuple[str, ...] = ()
+    removed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Capability:
-    """`options`: every spelling that the help lists. `patches`: None where only a binary's help is known."""
+    """`patches` is None where they can't be known (a given binary); `source` says where all this was read."""
 
-    options: frozenset[str]
-    cache_types: frozenset[str]
-    patches: frozenset[str] | None
+    entries: tuple[HelpOption, ...]
+    patches: tuple[str, ...] | None
     source: str
+    _by_name: dict[str, HelpOption] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        by_name = {name: entry for entry in self.entries for name in entry.spellings}
+        object.__setattr__(self, "_by_name", by_name)
+
+    @property
+    def options(self) -> frozenset[str]:
+        """Every spelling that works."""
+        return frozenset(name for name, entry in self._by_name.items() if not entry.removed)
+
+    def option(self, name: str) -> HelpOption | None:
+        """The entry of one spelling, also of a removed one."""
+        return self._by_name.get(name)
 
     def has(self, name: str) -> bool:
-        """Whether the engine takes one of our options (options.OPTIONS)."""
-        return spelling(name, self.options) is not None
+        """Whether this spelling works."""
+        entry = self._by_name.get(name)
+        return entry is not None and not entry.removed
+
+    @property
+    def cache_types(self) -> tuple[str, ...]:
+        """The types that K can be stored as; empty where the help doesn't list them."""
+        entry = self._by_name.get("--cache-type-k")
+        return entry.choices if entry else ()
 
 
-def from_help(text: str, source: str, patches: Collection[str] | None = None) -> Capability:
-    """Read the text of `llama-server --help`. Raises ProfileError when it is no such text."""
-    options = parse_options(text)
-    if not {"--model", "--ctx-size"} & options:
-        raise ProfileError(f"{source} is no help text of llama-server", help="It is what `llama-server --help` prints.")
-    return Capability(options, parse_cache_types(text), None if patches is None else frozenset(patches), source)
+def parse_help(text: str, source: str, patches: Sequence[str] | None = None) -> Capability:
+    """Read a `--help` text. Raises ProfileError where it lists no option at all."""
+    entries: list[HelpOption] = []
+    spellings: tuple[str, ...] = ()
+    value = ""
+    words: list[str] = []
 
+    def close() -> None:
+        if spellings:
+            body = " ".join(words)
+            env = _ENV.search(body)
+            removed = "argument has been removed" in body
+            entries.append(HelpOption(spellings, value, env[1] if env else "", _choices(value, body), removed))
 
-def parse_options(text: str) -> frozenset[str]:
-    """The spellings in the left column of the help, with and without a value."""
-    found: set[str] = set()
     for line in text.splitlines():
         if line.startswith("-") and not line.startswith("-----"):
-            # the description begins after two spaces, but an alias may stand behind a comma and padding
-            left = re.split(r"(?<![, ]) {2,}", line, maxsplit=1)[0]
-            found.update(_FLAG.findall(left))
-    return frozenset(found)
+            close()
+            # names and value stand left of the description: two blanks apart, but for those after a short name's comma
+            head, _, rest = re.sub(r",\s+", ", ", line).partition("  ")
+            names = head.split(", ")
+            last, _, value = names[-1].strip().partition(" ")
+            spellings = tuple(name for name in (*names[:-1], last) if _NAME.fullmatch(name))
+            words = [rest.strip()] if rest.strip() else []
+        elif line.startswith(" ") and spellings:
+            words.append(line.strip())
+    close()
+    if not entries:
+        raise ProfileError(f"{source} lists no option", help="give the text that `llama-server --help` prints")
+    return Capability(tuple(entries), tuple(patches) if patches is not None else None, source)
 
 
-def parse_cache_types(text: str) -> frozenset[str]:
-    """The values that `--cache-type-k` allows."""
-    start = re.search(r"^.*--cache-type-k\b(?!-)", text, re.MULTILINE)
-    match = _TYPES.search(text, start.end()) if start else None
-    return frozenset(name.strip() for name in match[1].replace("\n", " ").split(",")) if match else frozenset()
+def _choices(value: str, body: str) -> tuple[str, ...]:
+    """The values an option takes: `allowed values: f32, f16`, or `{none,linear,yarn}` and `[on|off|auto]`."""
+    if allowed := _ALLOWED.search(body):
+        return tuple(name.strip() for name in allowed[1].split(","))
+    braces = _BRACES.fullmatch(value)
+    return tuple(re.split(r"[|,]", braces[1])) if braces and ".." not in value else ()
 
 
-def from_manifest(manifest: Manifest) -> Capability:
-    """A built engine's."""
-    return Capability(
-        frozenset(manifest.engine_options),
-        frozenset(manifest.cache_types),
-        manifest.patch_ids,
-        f"engine {manifest.key}",
-    )
-
-
-def from_record(pin: Pin | None = None) -> Capability:
-    """The committed record of the pin with the default patches: what an engine will be able to do once it is built."""
-    name = (pin or read_pin()).name
-    folder = shipped("build") / "capability"
-    text = (folder / f"{name}.help.txt").read_text("utf-8")
-    patches = (folder / f"{name}.patches").read_text("utf-8").split()
-    return from_help(text, f"record of {name}", patches)
+def from_help_file(path: Path) -> Capability:
+    """`--engine-help FILE`. Raises ProfileError."""
+    try:
+        return parse_help(path.read_text("utf-8", "replace"), str(path))
+    except OSError as error:
+        raise ProfileError(f"{path}: {error.strerror}") from error
 
 
 def from_binary(binary: Path, cache: Path) -> Capability:
-    """Ask a binary for its help; remembered by inode, size and time, for asking costs a start. Raises ProfileError."""
+    """A given executable's own help, asked once and kept by inode, size and time. Raises EngineRefused (13)."""
     try:
         stat = binary.stat()
     except OSError as error:
         raise ProfileError(f"engine.binary: {binary}: {error.strerror}") from error
-    identity = f"{binary.resolve()}\0{stat.st_ino}\0{stat.st_size}\0{stat.st_mtime_ns}"
-    entry = cache / "capability" / f"{hashlib.sha256(identity.encode()).hexdigest()[:24]}.json"
+    stamp = f"{stat.st_ino:x}-{stat.st_size:x}-{stat.st_mtime_ns:x}"
+    kept = cache / "capability" / f"{stamp}.json"
     try:
-        known = json.loads(entry.read_text("utf-8"))
-        return Capability(frozenset(known["options"]), frozenset(known["cache_types"]), None, str(binary))
-    except (OSError, ValueError, KeyError):
-        pass
-    found = from_help(ask_help(binary), str(binary))
-    entry.parent.mkdir(parents=True, exist_ok=True)
-    fresh = entry.with_suffix(".new")
-    fresh.write_text(json.dumps({"options": sorted(found.options), "cache_types": sorted(found.cache_types)}))
-    fresh.replace(entry)
-    return found
+        text = json.loads(kept.read_text())["help"]
+    except (OSError, ValueError, KeyError, TypeError):
+        text = ask_help(binary)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text(json.dumps({"binary": str(binary), "help": text}))
+    return parse_help(text, str(binary))
 
 
 def ask_help(binary: Path) -> str:
-    """The output of `--help`. A llamafile needs `--server` to be a server. Raises ProfileError."""
+    """Run `binary --help`. Raises EngineRefused (13) in words where it can't be run."""
     said = ""
-    for arguments in (["--help"], ["--server", "--help"]):
+    for arguments in (("--help",), ("--server", "--help")):  # a llamafile is a server only when told so
         try:
             done = subprocess.run(
-                [str(binary), *arguments],
+                [binary, *arguments],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
                 errors="replace",
-                timeout=30,
+                timeout=_HELP_SECONDS,
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise ProfileError(f"engine.binary: {binary} cannot be run: {error}") from error
+            raise EngineRefused(f"{binary} --help: {error}", help="is it an executable for this machine?") from error
+        if done.returncode < 0:
+            raise EngineRefused(
+                f"{binary} --help died by signal {-done.returncode}", help="it is not built for this CPU"
+            )
         if "--ctx-size" in done.stdout:
             return done.stdout
-        said = said or (done.stdout + done.stderr).strip()
-    raise ProfileError(
-        f"engine.binary: {binary} is no llama-server", help=f"Asked for --help it says: {said[:200] or 'nothing'}"
+        said = said or done.stdout
+    return said
+
+
+def of_pin(choice: Choice = "default") -> Capability:
+    """The committed record of the pin with the chosen patches: what a build will be able to do."""
+    series = read_series()
+    chosen = select(series, choice)
+    absent = {option for patch in series if patch not in chosen for option in patch.options}
+    present = tuple(entry for entry in read_record() if not absent.intersection(entry.spellings))
+    return Capability(present, tuple(patch.id for patch in chosen), "the record of the pin")
+
+
+def read_record() -> tuple[HelpOption, ...]:
+    """`build/capability/options.json`: the facts of the help of the pin with the whole series."""
+    data = json.loads((shipped("build") / "capability" / "options.json").read_text("utf-8"))
+    return tuple(
+        HelpOption(
+            tuple(entry["spellings"]),
+            entry.get("value", ""),
+            entry.get("env", ""),
+            tuple(entry.get("choices", ())),
+            entry.get("removed", False),
+        )
+        for entry in data["options"]
     )
+
+
+def write_record(capability: Capability, path: Path) -> None:
+    """Write that file anew: after a pin bump or a new option (tests/engine/engine/test_capability.py says when)."""
+    options = [
+        {key: value for key, value in asdict(entry).items() if value or key == "spellings"}
+        for entry in capability.entries
+    ]
+    lines = ",\n".join("  " + json.dumps(option) for option in options)
+    path.write_text(f'{{"schema": 1, "options": [\n{lines}\n]}}\n', "utf-8")
