@@ -142,6 +142,10 @@ class Device:
     """Bytes of `memory_total` that are host RAM and so must not be counted twice."""
     memory_gbps: float | None = None
     """The rate of the device's own memory by its clock and bus width, in GB/s."""
+    copy_gbps: float | None = None
+    """Measured host to device, large copies, in GB/s, over whatever link there is; None until `probe --bandwidth`."""
+    copy_latency_us: float | None = None
+    """Measured time of one small read back."""
     suspended: bool = False
     usable: bool | None = None
     """The engine lists it; None where no engine was asked."""
@@ -168,6 +172,8 @@ class Device:
             "memory_reserved": self.memory_reserved,
             "memory_shared": self.memory_shared,
             "memory_gbps": self.memory_gbps,
+            "copy_gbps": self.copy_gbps,
+            "copy_latency_us": self.copy_latency_us,
             "suspended": self.suspended,
             "usable": self.usable,
             "processes": [p.as_json() for p in self.processes] if self.processes is not None else None,
@@ -196,6 +202,8 @@ class Device:
             memory_reserved=reader.count("memory_reserved", optional=True),
             memory_shared=reader.count("memory_shared", optional=True),
             memory_gbps=reader.number("memory_gbps", optional=True),
+            copy_gbps=reader.number("copy_gbps", optional=True),
+            copy_latency_us=reader.number("copy_latency_us", optional=True),
             suspended=reader.flag("suspended", optional=True) or False,
             usable=reader.flag("usable", optional=True),
             processes=None
