@@ -1,1 +1,1 @@
-"""The TOML profile: its schema, its loader, and where every value stands in the file."""
+"""The profile: a TOML file read strictly, with every fault at its line and column."""
