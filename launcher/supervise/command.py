@@ -17,13 +17,12 @@ def engine_command(spec: LaunchSpec, port: int, listeners: Sequence[int] = (), p
     words = [spec.binary, *_without_ours(spec.argv)]
     hosts = list(spec.hosts)
     if listeners:
-        for descriptor in listeners:
-            words += ["--listen-fd", str(descriptor)]
-        hosts = [host for host in hosts if host.endswith(".sock")]
+        # all public addresses are among them, unix sockets too: what stands in --host is the private one
+        words += ["--listen-fd", ",".join(map(str, listeners))]
+        hosts = []
     if private is not None:
         hosts.append(private)
-    if hosts:
-        words += ["--host", ",".join(hosts)]
+    words += ["--host", ",".join(hosts)]
     words += ["--port", str(port)]
     if spec.log_jsonl:
         words += ["--log-jsonl", "-lv", _LOUD_ENOUGH]

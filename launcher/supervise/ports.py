@@ -24,6 +24,8 @@ def is_unix(host: str) -> bool:
 
 def bind(host: str, port: int, *, preferred: int = 0) -> socket.socket:
     """A listening socket, non-blocking. With port 0 `preferred` is tried first. Raises PortTaken with the owner."""
+    if is_unix(host):
+        return _bind_unix(host)
     if port == 0 and preferred:
         with contextlib.suppress(PortTaken, OSError):
             return bind(host, preferred)
@@ -45,6 +47,39 @@ def bind(host: str, port: int, *, preferred: int = 0) -> socket.socket:
         raise PortTaken(f"cannot listen on {host}: {error.strerror or error}", help="see serve.host") from None
     listener.setblocking(False)  # two engines may wait on it during a hand-over: both wake, one accepts
     return listener
+
+
+def _bind_unix(path: str) -> socket.socket:
+    """A socket file of a dead listener is in the way of bind(2); one that answers is somebody's."""
+    clear_stale(path)
+    listener = socket.socket(socket.AF_UNIX)
+    before = os.umask(0o177)
+    try:
+        listener.bind(path)
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise PortTaken(f"cannot listen on {path}: {error.strerror or error}", help="see serve.host") from None
+    finally:
+        os.umask(before)
+    listener.setblocking(False)
+    return listener
+
+
+def clear_stale(path: str) -> None:
+    """Remove the socket file that nobody listens on any more. Raises PortTaken where somebody does."""
+    if not Path(path).is_socket():
+        return
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1)
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            Path(path).unlink(missing_ok=True)
+        except OSError:
+            return
+        else:
+            raise PortTaken(f"somebody listens on {path} already", help="stop it, or choose another serve.host")
 
 
 def taken_words(host: str, port: int) -> str:

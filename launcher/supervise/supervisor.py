@@ -13,6 +13,7 @@ import os
 import random
 import signal
 import socket
+import tempfile
 import time
 from collections import deque
 from collections.abc import Callable
@@ -75,6 +76,7 @@ class Supervisor:
         self._engine_number = 0
         self._listeners: list[socket.socket] = []
         self._port = spec.port
+        self._private: Path | None = None
         self._last_exit: dict[str, Any] | None = None
 
     # --- the owner ----------------------------------------------------------------------------------------------------
@@ -119,15 +121,22 @@ class Supervisor:
     def _perform(self, effect: states.Effect) -> None:
         match effect:
             case states.Spawn(given_up):
-                self._go(self._replan_and_spawn(given_up)) if given_up != self._planned_without else self._spawn()
+                if given_up == self._planned_without:
+                    self._spawn()
+                else:
+                    self._replanning = self._go(self._replan_and_spawn(given_up))
             case states.Terminate():
                 self._end_watch()
                 if self._child is not None:
                     self._child.allow_group(self.spec.stop_timeout)
                     self._child.terminate()
+                else:
+                    self._no_child()
             case states.Kill():
                 if self._child is not None:
                     self._child.kill()
+                else:
+                    self._no_child()
             case states.Arm(timer, after):
                 self._disarm(timer)
                 self._timers[timer] = asyncio.get_running_loop().call_later(after, self.tell, states.Due(timer))
@@ -166,6 +175,7 @@ class Supervisor:
     # --- the engine ---------------------------------------------------------------------------------------------------
 
     _planned_without: tuple[str, ...] = ()
+    _replanning: asyncio.Task[None] | None = None
 
     def _spawn(self) -> None:
         spec = self.spec
@@ -204,32 +214,47 @@ class Supervisor:
         self.tell(states.Spawned(child.pid))
 
     def _addresses(self) -> tuple[list[socket.socket], str | None]:
-        """The public address, checked or bound by us; and a socket of our own for probes, where the engine can both."""
-        spec = self.spec
-        tcp = [host for host in spec.hosts if not ports.is_unix(host)]
-        saved = self._files.read("port")
-        preferred = saved.get("port", 0) if isinstance(saved, dict) else 0
-        if self._listeners:
-            bound = self._listeners
-        else:
-            bound = []
-            try:
-                for host in tcp:
-                    bound.append(ports.bind(host, self._port, preferred=preferred))
-                    self._port = bound[-1].getsockname()[1]
-            except PortTaken:
-                for listener in bound:
-                    listener.close()
-                raise
-            if spec.port == 0:
-                self._files.write("port", {"port": self._port})
-        if not spec.listen_fd:
+        """The public addresses, bound by us for as long as we live; and a socket of our own for probes.
+
+        An engine without `--listen-fd` binds by itself: then they are only tried, to name who is in the way.
+        """
+        bound = self._listeners or self._bind()
+        if not self.spec.listen_fd:
             for listener in bound:
                 listener.close()
+            for host in filter(ports.is_unix, self.spec.hosts):
+                ports.clear_stale(host)
             return [], None
         self._listeners = bound
         self._engine_number += 1
-        return bound, str(Path(spec.socket).with_name(f"{spec.name}.{self._engine_number % 10}.engine.sock"))
+        return bound, str(self._private_folder() / f"{self.spec.name}.{self._engine_number}.sock")
+
+    def _bind(self) -> list[socket.socket]:
+        saved = self._files.read("port")
+        preferred = saved.get("port", 0) if isinstance(saved, dict) else 0
+        bound: list[socket.socket] = []
+        try:
+            for host in self.spec.hosts:
+                bound.append(ports.bind(host, self._port, preferred=preferred))
+                if not ports.is_unix(host):
+                    self._port = bound[-1].getsockname()[1]
+        except PortTaken:
+            for listener in bound:
+                listener.close()
+            raise
+        if self.spec.port == 0:
+            self._files.write("port", {"port": self._port})
+        return bound
+
+    def _private_folder(self) -> Path:
+        """Beside the control socket, but not among those; elsewhere when that would be too long for the kernel."""
+        if self._private is None:
+            folder = Path(self.spec.socket).parent / "engine"
+            if len(os.fsencode(folder)) + len(self.spec.name) + 10 > 107:
+                folder = Path(tempfile.mkdtemp(prefix="kvlaunch-"))
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._private = folder
+        return self._private
 
     async def _replan_and_spawn(self, given_up: tuple[str, ...]) -> None:
         """Something is to be given up (or taken back): have the launch planned anew, with the memory there is now."""
@@ -264,6 +289,12 @@ class Supervisor:
             self._startup.heard()
         if line.level == "error" and self._liveness is not None:
             self._liveness.suspect()
+
+    def _no_child(self) -> None:
+        """To be ended before there was a process: while it is planned anew, or when the spawn has just failed."""
+        if self._replanning is not None:
+            self._replanning.cancel()
+        self.tell(states.Died(ExitClass.ENDED, None))
 
     def _progress(self, fraction: float | None, resident: int) -> None:
         self._event("progress", keep=False, fraction=fraction, bytes=resident)
