@@ -51,7 +51,7 @@ class Resolved:
     @property
     def commit(self) -> str:
         """What `--version` and `/props` show beside the pin's number: the ids of the patches."""
-        return "-".join(["kvlaunch", *(patch.id for patch in self.patches)] if self.patches else ["unpatched"])
+        return manifest.commit_name([patch.id for patch in self.patches])
 
 
 def resolve(request: BuildRequest, environ: Mapping[str, str] | None = None) -> Resolved:
@@ -283,7 +283,6 @@ class _Build:
             features=_features(recipe, kept),
             dropped=tuple(sorted(set(dropped) & {e.name for e in recipe.cpu.extensions})),
             unity=recipe.unity,
-            version=f"{wanted.pin.name} {wanted.commit}",
             engine_options=tuple(sorted(capability.options)),
             cache_types=capability.cache_types,
             verified=tuple(verify.CASES),

@@ -44,7 +44,6 @@ class Manifest:
     features: tuple[str, ...]
     dropped: tuple[str, ...]
     unity: bool
-    version: str
     engine_options: tuple[str, ...]
     cache_types: tuple[str, ...]
     verified: tuple[str, ...]
@@ -59,12 +58,27 @@ class Manifest:
     def patch_ids(self) -> frozenset[str]:
         return frozenset(patch.id for patch in self.patches)
 
+    @property
+    def commit(self) -> str:
+        """What stands for the commit in `--version` and `/props`: the ids of the patches."""
+        return commit_name([patch.id for patch in self.patches])
+
+    @property
+    def version_text(self) -> str:
+        """What `--version` of the engine says of pin and patches."""
+        return f"(build {self.number}, commit {self.commit})"
+
     def missing_features(self, flags: Collection[str]) -> tuple[str, ...]:
         """The CPU flags that it needs and this CPU lacks."""
         return tuple(flag for flag in self.features if flag not in flags)
 
     def as_json(self) -> dict[str, object]:
         return {"schema": _SCHEMA, **asdict(self)}
+
+
+def commit_name(ids: Sequence[str]) -> str:
+    """The ids of the patches as one word that a version line can carry."""
+    return "-".join(["kvlaunch", *ids] if ids else ["unpatched"])
 
 
 def write(manifest: Manifest, folder: Path) -> None:
