@@ -22,6 +22,8 @@ import tomli
 
 from launcher.errors import BuildError
 
+_SYSTEM = Path("/etc")
+
 
 @dataclass(frozen=True, slots=True)
 class IndexSettings:
@@ -86,8 +88,8 @@ def _pip(env: Mapping[str, str]) -> _Found:
 def _pip_files(env: Mapping[str, str]) -> list[Path]:
     """In pip's order: global, user, site, then the one the environment names."""
     home = Path(env.get("HOME") or Path.home())
-    folders = [Path(d) for d in env.get("XDG_CONFIG_DIRS", "").split(":") if d] or [Path("/etc/xdg")]
-    files = [folder / "pip/pip.conf" for folder in reversed(folders)] + [Path("/etc/pip.conf")]
+    folders = [Path(d) for d in env.get("XDG_CONFIG_DIRS", "").split(":") if d] or [_SYSTEM / "xdg"]
+    files = [folder / "pip/pip.conf" for folder in reversed(folders)] + [_SYSTEM / "pip.conf"]
     files += [home / ".pip/pip.conf", Path(env.get("XDG_CONFIG_HOME") or home / ".config") / "pip/pip.conf"]
     files.append(Path(sys.prefix) / "pip.conf")
     if named := env.get("PIP_CONFIG_FILE"):
@@ -118,8 +120,8 @@ def _uv_files(env: Mapping[str, str]) -> list[Path]:
     if named := env.get("UV_CONFIG_FILE"):
         return [Path(named)]
     home = Path(env.get("HOME") or Path.home())
-    folders = [Path(d) for d in env.get("XDG_CONFIG_DIRS", "").split(":") if d] or [Path("/etc/xdg")]
-    files = [Path("/etc/uv/uv.toml"), *(folder / "uv/uv.toml" for folder in reversed(folders))]
+    folders = [Path(d) for d in env.get("XDG_CONFIG_DIRS", "").split(":") if d] or [_SYSTEM / "xdg"]
+    files = [_SYSTEM / "uv/uv.toml", *(folder / "uv/uv.toml" for folder in reversed(folders))]
     return [*files, Path(env.get("XDG_CONFIG_HOME") or home / ".config") / "uv/uv.toml"]
 
 
