@@ -5,6 +5,7 @@ Both come from the Python packages that we depend on, never from PATH: a user's 
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import re
@@ -27,6 +28,7 @@ _ERROR = re.compile(r"(?P<file>[^\s:][^:\n]*):(?P<line>\d+):(?:\d+:)? (?:fatal )
 _LINK_ERROR = re.compile(r"(?:undefined reference to .*|multiple definition of .*|cannot find -l\S+.*)")
 _NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded|final (?:link|close) failed.*space", re.IGNORECASE)
 _KILLED = re.compile(r"Killed signal terminated program|\bKilled\b|out of memory allocating", re.IGNORECASE)
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _JOB_MEMORY = 1_600 << 20  # what the largest compile job took here (a joined file of server-context), with a margin
 
 # Flags of the caller would change the result without changing the key; git would tell of the repository around us.
@@ -147,6 +149,7 @@ def _run(command: Sequence[str], env: Mapping[str, str], place: BuildPlace, on_l
                 text=True,
                 errors="replace",
                 start_new_session=True,  # ^C reaches us alone: we end the compilers in order
+                preexec_fn=_die_with_us,
             ) as process,
         ):
             try:
@@ -159,6 +162,11 @@ def _run(command: Sequence[str], env: Mapping[str, str], place: BuildPlace, on_l
                 raise
     except OSError as error:
         raise disk_error(error, place.build) from error
+
+
+def _die_with_us() -> None:
+    """Our death by KILL ends ninja too, and ninja its compilers: two of them in one tree would spoil it."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
 def _pump(stream: IO[str], log: IO[str], on_line: Callable[[str], None]) -> None:

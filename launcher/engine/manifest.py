@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +99,8 @@ def read(folder: Path) -> Manifest:
         if data.pop("schema") != _SCHEMA:
             raise ValueError("written by another version of kvlaunch")
         data["patches"] = tuple(PatchRecord(**(p | {"options": tuple(p["options"])})) for p in data["patches"])
-        return Manifest(**{name: _frozen(value) for name, value in data.items()})
+        known = {entry.name for entry in fields(Manifest)}  # a later version may say more
+        return Manifest(**{name: _frozen(value) for name, value in data.items() if name in known})
     except FileNotFoundError:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

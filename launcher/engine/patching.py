@@ -152,7 +152,7 @@ def parse(diff: bytes) -> list[FilePatch]:
     starts = [m.start() for m in re.finditer(rb"^diff --git ", diff, re.MULTILINE)]
     if not starts:
         starts = [m.start() for m in re.finditer(rb"^--- (?=\S+.*\n\+\+\+ )", diff, re.MULTILINE)]
-    ends = [*starts[1:], len(diff)]
+    ends = [*starts[1:], len(diff)] if starts else []
     return [_parse_file(_lines(diff[start:end])) for start, end in zip(starts, ends, strict=True)]
 
 
