@@ -47,7 +47,7 @@ async def _live(spec: LaunchSpec, files: InstanceFiles) -> int:
     if for_people:
         view = View(spec.name, spec.expected.alias)
         log.listeners.append(view.record)
-        supervisor.watchers.append(view.event)
+        supervisor.journal.watchers.append(view.event)
     code = await supervisor.run()
     log.close()
     if code not in (0, 130) and not for_people:

@@ -96,6 +96,11 @@ class Control:
             if self.path is None or not self.path.is_socket():
                 await self.open()
 
+    async def stop_listening(self) -> None:
+        """Nobody new; who is connected hears the end."""
+        if self._server is not None:
+            self._server.close()
+
     async def close(self) -> None:
         if self._server is not None:
             self._server.close()

@@ -14,18 +14,35 @@ _PATIENCE = 2.0
 
 
 def remember(files: InstanceFiles, pid: int, birth: int | None, key: str) -> None:
-    files.write("engine", {"pid": pid, "birth": birth, "key": key, "boot": _boot()})
+    """Note one down before it has done anything. Two live during a hand-over."""
+    files.write("engine", [*_records(files), {"pid": pid, "birth": birth, "key": key, "boot": _boot()}])
 
 
-def reap(files: InstanceFiles) -> int | None:
-    """Kill what engine.json names, if it is that very process. Returns its pid when there was one to kill."""
-    record: Any = files.read("engine")
+def forget(files: InstanceFiles, pid: int) -> None:
+    left = [record for record in _records(files) if record["pid"] != pid]
+    if left:
+        files.write("engine", left)
+    else:
+        files.forget("engine")
+
+
+def reap(files: InstanceFiles) -> list[int]:
+    """Kill what engine.json names, where it is that very process. Returns the pids of those there were."""
+    found = [record["pid"] for record in _records(files) if _end(record)]
     files.forget("engine")
-    if not isinstance(record, dict) or record.get("boot") != _boot():
-        return None
-    pid, birth = record.get("pid"), record.get("birth")
-    if not isinstance(pid, int) or not isinstance(birth, int) or proc.start_time(pid) != birth:
-        return None  # gone, or the pid is another's now
+    return found
+
+
+def _records(files: InstanceFiles) -> list[dict[str, Any]]:
+    saved = files.read("engine")
+    records = saved if isinstance(saved, list) else []
+    return [record for record in records if isinstance(record, dict) and isinstance(record.get("pid"), int)]
+
+
+def _end(record: dict[str, Any]) -> bool:
+    pid, birth = record["pid"], record.get("birth")
+    if record.get("boot") != _boot() or not isinstance(birth, int) or proc.start_time(pid) != birth:
+        return False  # gone, or the pid is another's now
     found = proc.is_alive(pid, birth) or proc.group_members(pid) != []
     limit = time.monotonic() + _PATIENCE
     while time.monotonic() < limit and (proc.is_alive(pid, birth) or proc.group_members(pid)):
@@ -34,7 +51,7 @@ def reap(files: InstanceFiles) -> int | None:
         except OSError:
             break
         time.sleep(0.02)
-    return pid if found else None
+    return found
 
 
 def _boot() -> str:

@@ -65,6 +65,14 @@ class Log:
         for listener in self.listeners:
             listener(record)
 
+    def last(self, count: int) -> list[Record]:
+        """The newest lines in memory, the oldest of them first."""
+        return list(self.ring)[-count:] if count > 0 else []
+
+    def forget(self, listener: Callable[[Record], None]) -> None:
+        with contextlib.suppress(ValueError):
+            self.listeners.remove(listener)
+
     def flush_fold(self) -> None:
         """Write down how often the last line came, once it has stopped coming."""
         if self._fold is not None:

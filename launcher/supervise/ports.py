@@ -12,7 +12,7 @@ from pathlib import Path
 from launcher.errors import PortTaken
 from launcher.supervise import proc
 
-_BACKLOG = 4096
+BACKLOG = 4096
 """Connections wait here while an engine restarts; the kernel cuts it to net.core.somaxconn."""
 _LISTEN = "0A"  # include/net/tcp_states.h
 
@@ -37,7 +37,7 @@ def bind(host: str, port: int, *, preferred: int = 0) -> socket.socket:
         if family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if host == "::" else 1)
         listener.bind((host, port))
-        listener.listen(_BACKLOG)
+        listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRINUSE:
@@ -56,7 +56,7 @@ def _bind_unix(path: str) -> socket.socket:
     before = os.umask(0o177)
     try:
         listener.bind(path)
-        listener.listen(_BACKLOG)
+        listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
         raise PortTaken(f"cannot listen on {path}: {error.strerror or error}", help="see serve.host") from None

@@ -116,7 +116,14 @@ class Due:
     timer: Timer
 
 
-Message = Begin | Spawned | CannotStart | Loading | Checked | Fault | Died | Ask | Due
+@dataclass(frozen=True, slots=True)
+class Switched:
+    """A hand-over: another engine serves now. It begins its uptime anew."""
+
+    pid: int
+
+
+Message = Begin | Spawned | CannotStart | Loading | Checked | Fault | Died | Ask | Due | Switched
 
 
 # --- effects ----------------------------------------------------------------------------------------------------------
@@ -208,6 +215,8 @@ def step(machine: Machine, message: Message, setting: Setting, now: float) -> St
             return replace(machine, state=State.LOADING, cause="the engine speaks"), ()
         case Checked(shortfalls) if machine.state in ALIVE - {State.DRAINING}:
             return _checked(machine, shortfalls, setting, now)
+        case Switched(pid) if machine.state in SERVING:
+            return replace(machine, pid=pid, ready_at=now, cause="reload"), ()
         case CannotStart(kind, line) if machine.state is State.STARTING:
             return _dead(machine, kind, line, setting, now, dice=0.5)
         case Fault(kind, line) if machine.state in ALIVE - {State.DRAINING}:

@@ -8,76 +8,64 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import random
 import signal
-import socket
-import tempfile
 import time
-from collections import deque
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 from launcher.errors import AlreadyRunning, PortTaken
-from launcher.supervise import cgroup, leftover, policy, ports, ready, states
-from launcher.supervise.classes import Evidence, Exit, ExitClass, classify
-from launcher.supervise.command import engine_command
+from launcher.supervise import face, leftover, policy, states
+from launcher.supervise.address import Address
+from launcher.supervise.classes import Exit, ExitClass
 from launcher.supervise.control import Control, Feed, Reply
 from launcher.supervise.files import InstanceFiles
-from launcher.supervise.http1 import Endpoint
-from launcher.supervise.lines import Facts, parse
-from launcher.supervise.liveness import Liveness
+from launcher.supervise.handover import Handover
+from launcher.supervise.journal import Journal
 from launcher.supervise.logs import Log, Record, now
 from launcher.supervise.notify import Notifier
-from launcher.supervise.output import Output
-from launcher.supervise.process import Child, Keeper, clean_environment, spawn
-from launcher.supervise.spec import LaunchSpec
-from launcher.supervise.startup import Found, Startup
-from launcher.supervise.states import ALIVE, SERVING, Ask, Machine, Message, State, Wish
+from launcher.supervise.process import Keeper
+from launcher.supervise.reload import judge
+from launcher.supervise.replan import CannotReplan, replan
+from launcher.supervise.running import Running
+from launcher.supervise.spec import LaunchSpec, SpecError
+from launcher.supervise.states import SERVING, Ask, Machine, Message, State, Wish
 
-_EVENTS = 500
-_GIVE_UP_OUTPUT = 1 << 20
+_CHORES = 5.0
+_LONG_WAIT = 5.0
+"""A pause before the next try that is longer than this is answered with 503 rather than with silence."""
+_STATUS_PATIENCE = 0.1
+_UNWELL = frozenset({State.DEGRADED, State.BACKOFF})
 
 
 class Supervisor:
     def __init__(self, spec: LaunchSpec, files: InstanceFiles, log: Log) -> None:
         self.spec = spec
+        self.journal = Journal(spec.name, spec.on_event)
         self._files = files
         self._log = log
-        self._setting = states.Setting(
-            rules=policy.Rules.of(spec), stop_timeout=spec.stop_timeout, strict=spec.strict, linger=spec.detached
-        )
+        self._setting = _setting(spec)
         self._machine = Machine()
         self._since = now()
         self._inbox: asyncio.Queue[Message] = asyncio.Queue()
         self._timers: dict[states.Timer, asyncio.TimerHandle] = {}
-        self._next_try: str | None = None
         self._finished: int | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
         self._keeper = Keeper()
         self._notifier = Notifier(os.environ)
-        self._events: deque[Reply] = deque(maxlen=_EVENTS)
-        self._sequence = 0
-        self._feeds: set[Feed] = set()
-        self.watchers: list[Callable[[Reply], None]] = []
-        """Called with each event: the view of the foreground."""
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._control = Control(Path(spec.socket), Path(spec.state_dir) / "control.sock", self._answer, self._subscribe)
-        # of the running engine
-        self._child: Child | None = None
-        self._facts = Facts()
-        self._watcher: asyncio.Task[None] | None = None
-        self._startup: Startup | None = None
-        self._liveness: Liveness | None = None
-        self._found: Found | None = None
-        self._oom_kills = 0
-        self._engine_number = 0
-        self._listeners: list[socket.socket] = []
-        self._port = spec.port
-        self._private: Path | None = None
+        self._address = Address(spec, files)
+        self._engine: Running | None = None
+        self._old: set[Running] = set()
+        """Handed over: they answer what they have begun, and end."""
+        self._handover: Handover | None = None
+        self._planned_without: tuple[str, ...] = ()
+        self._replanning: asyncio.Task[None] | None = None
         self._last_exit: dict[str, Any] | None = None
+        self._interrupts = 0
+        fallback = Path(spec.state_dir) / "control.sock"
+        self._control = Control(Path(spec.socket), fallback, self._answer, self._subscribe)
 
     # --- the owner ----------------------------------------------------------------------------------------------------
 
@@ -85,15 +73,14 @@ class Supervisor:
         """Until the instance is over; its exit code."""
         self._catch_signals()
         if killed := leftover.reap(self._files):
-            self._log.add(
-                "supervisor", "warn", f"ended an engine that an earlier supervisor had left behind: pid {killed}"
-            )
+            self._say("warn", f"ended what an earlier supervisor had left behind: pid {', '.join(map(str, killed))}")
         # the engine's start comes first: a client can wait for the socket while it loads
         self.tell(states.Begin())
-        await self._take_all()
+        while not self._inbox.empty():
+            self._take(self._inbox.get_nowait())
         await self._control.open()
         self._go(self._control.keep())
-        self._go(self._keep_up())
+        self._go(self._chores())
         while self._finished is None:
             self._take(await self._inbox.get())
         await self._close()
@@ -103,19 +90,25 @@ class Supervisor:
         """For everybody: the only way to the machine."""
         self._inbox.put_nowait(message)
 
-    async def _take_all(self) -> None:
-        while not self._inbox.empty():
-            self._take(self._inbox.get_nowait())
+    def status(self) -> dict[str, Any]:
+        return face.status(
+            self.spec,
+            self._machine,
+            self._engine,
+            pid=os.getpid(),
+            url=self._address.url,
+            since=self._since,
+            last_exit=self._last_exit,
+        )
 
     def _take(self, message: Message) -> None:
         before = self._machine
         self._machine, effects = states.step(before, message, self._setting, time.monotonic())
-        changed = (before.state, before.reason) != (self._machine.state, self._machine.reason)
-        if before.deaths != self._machine.deaths and self._machine.deaths:
+        if before.deaths != self._machine.deaths:
             self._save_tally()
         for effect in effects:
             self._perform(effect)
-        if changed:
+        if (before.state, before.reason) != (self._machine.state, self._machine.reason):
             self._changed(before)
 
     def _perform(self, effect: states.Effect) -> None:
@@ -126,17 +119,9 @@ class Supervisor:
                 else:
                     self._replanning = self._go(self._replan_and_spawn(given_up))
             case states.Terminate():
-                self._end_watch()
-                if self._child is not None:
-                    self._child.allow_group(self.spec.stop_timeout)
-                    self._child.terminate()
-                else:
-                    self._no_child()
+                self._end(Running.terminate)
             case states.Kill():
-                if self._child is not None:
-                    self._child.kill()
-                else:
-                    self._no_child()
+                self._end(Running.kill)
             case states.Arm(timer, after):
                 self._disarm(timer)
                 self._timers[timer] = asyncio.get_running_loop().call_later(after, self.tell, states.Due(timer))
@@ -153,304 +138,234 @@ class Supervisor:
         here = self._machine
         if before.state is not here.state:
             self._since = now()
-        self._next_try = _wall_clock(here.next_try)
-        self._event(
+        ended_badly = here.state in (State.BACKOFF, State.FAILED)
+        self.journal.add(
             "state",
             state=str(here.state),
             was=str(before.state),
             reason=here.reason,
             cause=here.cause,
             code=here.code,
-            next_try=self._next_try,
-            url=self.url,
-            last_exit=self._last_exit if here.state in (State.BACKOFF, State.FAILED) else None,
+            next_try=face.wall_clock(here.next_try),
+            url=self._address.url,
+            last_exit=self._last_exit if ended_badly else None,
         )
         level = "error" if here.state is State.FAILED else "warn" if here.state in _UNWELL else "info"
-        self._log.add("supervisor", level, f"{before.state} -> {here.state}: {here.reason or here.cause}")
+        self._say(level, f"{before.state} -> {here.state}: {here.reason or here.cause}")
         self._files.write("status", self.status())
         self._tell_systemd()
-        if here.state in SERVING and before.state not in SERVING:
-            self._watch_liveness()
+        if here.state in SERVING and before.state not in SERVING and self._engine is not None:
+            self._engine.serving()
+        self._mind_the_door(before)
+
+    def _mind_the_door(self, before: Machine) -> None:
+        """While no engine takes connections for long, we answer; while it sleeps, we wait for the first."""
+        here = self._machine
+        if before.state is here.state:
+            return
+        self._address.unwatch()
+        if here.state is State.BACKOFF and here.next_try is not None:
+            pause = here.next_try - time.monotonic()
+            if pause > _LONG_WAIT:
+                self._go(self._address.open_desk(here.reason or "", round(pause) + 1))
+        elif here.state is State.FAILED and self._finished is None:
+            self._go(self._address.open_desk(here.reason or "", 60))
+        elif here.state is State.STOPPED and self._finished is None:
+            self._address.watch(lambda: self.tell(Ask(Wish.WAKE, "a connection")))
+        elif before.state in (State.BACKOFF, State.FAILED):
+            self._go(self._address.close_desk())
 
     # --- the engine ---------------------------------------------------------------------------------------------------
 
-    _planned_without: tuple[str, ...] = ()
-    _replanning: asyncio.Task[None] | None = None
-
     def _spawn(self) -> None:
-        spec = self.spec
-        self._facts = Facts()
-        self._found = None
         try:
-            listeners, private = self._addresses()
+            self._engine = self.start_engine(self.spec, self.tell, self.engine_ended)
         except PortTaken as error:
             self.tell(states.CannotStart(ExitClass.PORT_TAKEN, error.message))
-            return
-        home = Path(spec.state_dir) / "engine"
-        with contextlib.suppress(OSError):
-            home.mkdir(exist_ok=True, mode=0o700)
-        descriptors = [listener.fileno() for listener in listeners]
-        argv = engine_command(spec, self._port, descriptors, private)
-        self._oom_kills = cgroup.oom_kills()
-        try:
-            child = spawn(
-                argv,
-                clean_environment(os.environ, spec.env, str(home)),
-                spec.cwd,
-                self._keeper,
-                self._exited,
-                inherit=descriptors,
-            )
         except OSError as error:
             self.tell(states.CannotStart(ExitClass.CRASH, f"cannot start a process: {error}"))
-            return
-        self._child = child
-        self._output = Output(child.output, self._heard)
-        leftover.remember(self._files, child.pid, child.birth, spec.engine_key)
-        self._event("spawn", pid=child.pid, argv=argv, model_bytes=spec.model_bytes)
-        self._endpoint = Endpoint(private or _probe_host(spec.hosts), self._port, _first_key(spec.api_key_file))
-        self._startup = Startup(spec, self._endpoint, child.pid, self._facts, self.tell, self._progress)
-        self._watcher = self._go(self._startup.run())
-        self.tell(states.Spawned(child.pid))
+        else:
+            self.tell(states.Spawned(self._engine.pid))
 
-    def _addresses(self) -> tuple[list[socket.socket], str | None]:
-        """The public addresses, bound by us for as long as we live; and a socket of our own for probes.
-
-        An engine without `--listen-fd` binds by itself: then they are only tried, to name who is in the way.
-        """
-        bound = self._listeners or self._bind()
-        if not self.spec.listen_fd:
-            for listener in bound:
-                listener.close()
-            for host in filter(ports.is_unix, self.spec.hosts):
-                ports.clear_stale(host)
-            return [], None
-        self._listeners = bound
-        self._engine_number += 1
-        return bound, str(self._private_folder() / f"{self.spec.name}.{self._engine_number}.sock")
-
-    def _bind(self) -> list[socket.socket]:
-        saved = self._files.read("port")
-        preferred = saved.get("port", 0) if isinstance(saved, dict) else 0
-        bound: list[socket.socket] = []
-        try:
-            for host in self.spec.hosts:
-                bound.append(ports.bind(host, self._port, preferred=preferred))
-                if not ports.is_unix(host):
-                    self._port = bound[-1].getsockname()[1]
-        except PortTaken:
-            for listener in bound:
-                listener.close()
-            raise
-        if self.spec.port == 0:
-            self._files.write("port", {"port": self._port})
-        return bound
-
-    def _private_folder(self) -> Path:
-        """Beside the control socket, but not among those; elsewhere when that would be too long for the kernel."""
-        if self._private is None:
-            folder = Path(self.spec.socket).parent / "engine"
-            if len(os.fsencode(folder)) + len(self.spec.name) + 10 > 107:
-                folder = Path(tempfile.mkdtemp(prefix="kvlaunch-"))
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._private = folder
-        return self._private
+    def start_engine(
+        self, spec: LaunchSpec, tell: Callable[[Message], None], on_end: Callable[[Running, Exit], None]
+    ) -> Running:
+        """Spawn one on the public address. Raises PortTaken and OSError."""
+        listeners: list[int] = []
+        private = None
+        if spec.listen_fd:
+            listeners, private = self._address.hold(), self._address.private()
+        else:
+            self._address.test()
+        engine = Running(
+            spec,
+            self._address.port,
+            listeners,
+            private,
+            self._keeper,
+            self._files,
+            self._log,
+            tell,
+            self._progress,
+            on_end,
+        )
+        self.journal.add("spawn", pid=engine.pid, argv=engine.argv, model_bytes=spec.model_bytes)
+        return engine
 
     async def _replan_and_spawn(self, given_up: tuple[str, ...]) -> None:
-        """Something is to be given up (or taken back): have the launch planned anew, with the memory there is now."""
-        command = [*self.spec.replan, *(word for step in given_up for word in ("--give-up", step))]
-        self._event("replan", given_up=list(given_up))
+        self.journal.add("replan", given_up=list(given_up))
         try:
-            process = await asyncio.create_subprocess_exec(
-                *command,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-            )
-            out, err = await asyncio.wait_for(process.communicate(), 120)
-            if process.returncode != 0:
-                raise ValueError(err.decode(errors="replace").strip()[-400:] or f"exit code {process.returncode}")
-            fresh = LaunchSpec.from_json(json.loads(out[:_GIVE_UP_OUTPUT]))
-        except (OSError, ValueError, TimeoutError) as error:
+            self.spec = await replan(self.spec, given_up)
+        except CannotReplan as error:
             self.tell(states.CannotStart(ExitClass.OOM_LOAD, f"cannot plan without {', '.join(given_up)}: {error}"))
             return
-        self.spec = replace(fresh, detached=self.spec.detached, replan=self.spec.replan, socket=self.spec.socket)
         self._planned_without = given_up
         self._spawn()
 
-    def _heard(self, raw: bytes) -> None:
-        line = parse(raw)
-        loaded = self._facts.loaded
-        self._facts.learn(line)
-        self._log.add("engine", line.level, line.text)
-        if self._facts.lines == 1:
-            self.tell(states.Loading())
-        if self._startup is not None and not loaded and self._facts.loaded:
-            self._startup.heard()
-        if line.level == "error" and self._liveness is not None:
-            self._liveness.suspect()
-
-    def _no_child(self) -> None:
-        """To be ended before there was a process: while it is planned anew, or when the spawn has just failed."""
+    def _end(self, how: Callable[[Running], None]) -> None:
+        if self._handover is not None:
+            self._handover.cancel()
+        for old in self._old:
+            how(old)
+        if self._engine is not None:
+            how(self._engine)
+            return
+        # asked to end before there was a process: while it is planned anew, or when the spawn has just failed
         if self._replanning is not None:
             self._replanning.cancel()
         self.tell(states.Died(ExitClass.ENDED, None))
 
     def _progress(self, fraction: float | None, resident: int) -> None:
-        self._event("progress", keep=False, fraction=fraction, bytes=resident)
+        self.journal.add("progress", keep=False, fraction=fraction, bytes=resident)
 
-    def _exited(self, end: Exit) -> None:
-        self._end_watch()
-        self._output.drain()
-        child, self._child = self._child, None
-        self._files.forget("engine")
+    def engine_ended(self, engine: Running, end: Exit) -> None:
+        if engine in self._old:
+            self._old.discard(engine)
+            self.journal.add("reload", stage="old-ended", pid=engine.pid, exit=str(end))
+            return
+        if self._handover is not None:
+            self._handover.cancel()
         here = self._machine
-        evidence = Evidence(
-            end, here.ready_at is not None, oom_kill=cgroup.oom_kills() > self._oom_kills, errors=self._facts.errors
-        )
-        kind, line = classify(evidence)
-        shown = here.fault or (ExitClass.STOPPED_BY_US if here.next is not states.Next.JUDGE else kind)
+        kind, line = engine.classify(end)
+        ours = here.next is not states.Next.JUDGE
+        shown = here.fault or (ExitClass.STOPPED_BY_US if ours else kind)
         self._last_exit = {
             "class": str(shown),
             "code": end.code,
             "signal": end.signal,
-            "line": line,
+            "line": None if ours else here.last_line if here.fault else line,
             "at": now(),
         }
-        self._log.add("supervisor", "info", f"the engine has ended: {end} ({shown})")
-        self._event("exit", pid=child.pid if child else None, **self._last_exit)
-        if shown is not ExitClass.STOPPED_BY_US:
-            self._files.write("last-exit", {**self._last_exit, "log": list(self._log.ring)})
+        self._say("info", f"the engine has ended: {end} ({shown})")
+        self.journal.add("exit", pid=engine.pid, **self._last_exit)
+        if not ours:
+            self._files.write("last-exit", {**self._last_exit, "argv": engine.argv, "log": list(self._log.ring)})
+        self._engine = None
         self.tell(states.Died(kind, line or str(end), random.random()))
 
-    def _watch_liveness(self) -> None:
-        if self._child is None:
+    # --- taking a changed profile -------------------------------------------------------------------------------------
+
+    def _reload(self, request: Reply) -> Reply:
+        try:
+            fresh = LaunchSpec.from_json(request["spec"])
+        except (KeyError, SpecError) as error:
+            return {"ok": False, "error": f"no launch to take: {error}"}
+        how = judge(self.spec, fresh, serving=self._machine.state in SERVING, beside=bool(request.get("beside")))
+        if not request.get("dry_run"):
+            if self._handover is not None:
+                return {"ok": False, "error": "a reload is under way"}
+            self._take_spec(how.way, how.adopt(self.spec, fresh))
+        return {"ok": True, "seq": self.journal.last, "reload": how.as_json()}
+
+    def _take_spec(self, way: str, fresh: LaunchSpec) -> None:
+        self.journal.add("reload", stage="begin", way=way)
+        if way == "hand-over":
+            self._handover = Handover(self, fresh)
+            self._go(self._handover.run())
             return
-        shortfalls: tuple[str, ...] = ()
-        if self._startup is not None:
-            self._found, shortfalls = self._startup.found, self._startup.shortfalls
-            self._startup = None
-        self._liveness = Liveness(self.spec, self._endpoint, self._child.pid, shortfalls, self.tell)
-        if self._found is not None:
-            self._liveness.slots = self._found.slots
-        self._watcher = self._go(self._liveness.run())
+        self.adopt(fresh)
+        if way == "restart":
+            if not fresh.listen_fd or fresh.hosts != tuple(self._address.hosts) or fresh.port != self._address.asked:
+                self._address.close()
+                self._address = Address(fresh, self._files)
+            self.tell(Ask(Wish.RESTART, "reload"))
+        else:
+            self.journal.add("reload", stage="done", way=way)
 
-    def _end_watch(self) -> None:
-        self._liveness = self._startup = None
-        if self._watcher is not None:
-            self._watcher.cancel()
-            self._watcher = None
+    def adopt(self, fresh: LaunchSpec) -> None:
+        """From now on this is the launch. The running engine stays what it is."""
+        self.spec = fresh
+        self._setting = _setting(fresh)
+        self._planned_without = ()
+        self._files.write("launch", fresh.as_json())
 
-    # --- what others see ----------------------------------------------------------------------------------------------
+    def switch(self, engine: Running, tell_ready: Message) -> None:
+        """The second engine answers: it is the one from now on, and the first takes no more."""
+        old, self._engine = self._engine, engine
+        self._handover = None
+        if old is not None:
+            old.unwatch()
+            self._old.add(old)
+            old.child.signal(signal.SIGUSR1)
+            self._go(self._see_off(old))
+        engine.retell(self.tell)
+        engine.serving()
+        self.tell(states.Switched(engine.pid))
+        self.tell(tell_ready)
+        self.journal.add("reload", stage="switched", pid=engine.pid)
 
-    @property
-    def url(self) -> str | None:
-        if not self._port:
-            return None
-        host = self.spec.hosts[0]
-        if ports.is_unix(host):
-            return f"unix:{host}"
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-        return f"http://[{host}]:{self._port}" if ":" in host else f"http://{host}:{self._port}"
+    def owns(self, engine: Running) -> bool:
+        """Whether it serves for us (or has, before a hand-over): a candidate doesn't yet."""
+        return engine is self._engine or engine in self._old
 
-    def status(self) -> dict[str, Any]:
-        here, spec = self._machine, self.spec
-        expected = spec.expected
-        actual = self._facts.buffers
-        slots = self._liveness.slots if self._liveness else self._found.slots if self._found else []
-        known = ready.active(expected, self._found.props, self._facts) if self._found else {}
-        return {
-            "schema": 1,
-            "name": spec.name,
-            "state": str(here.state),
-            "reason": here.reason,
-            "pid": os.getpid(),
-            "engine_pid": here.pid if here.state in ALIVE else None,
-            "url": self.url,
-            "since": self._since,
-            "restarts": here.restarts,
-            "next_try": self._next_try,
-            "engine": spec.engine_key,
-            "profile": spec.profile,
-            "context": {
-                "total": expected.total,
-                "per_slot": expected.per_slot,
-                "slots": expected.slots,
-                "unified": expected.unified,
-            },
-            "slots": [
-                {
-                    "id": slot.get("id"),
-                    "size": slot.get("n_ctx"),
-                    "used": slot.get("n_prompt_tokens", 0),
-                    "session": slot.get("session_id"),
-                    "busy": bool(slot.get("is_processing")),
-                }
-                for slot in slots
-            ],
-            "memory": _memory(spec, actual),
-            "requested": dict(expected.techniques),
-            "active": known,
-            "given_up": list(here.given_up),
-            "last_exit": self._last_exit,
-            "code": here.code,
-        }
+    def handover_failed(self, why: str) -> None:
+        self._handover = None
+        self._say("error", f"reload failed, the old engine goes on: {why}")
+        self.journal.add("reload", stage="failed", reason=why)
 
-    def _event(self, kind: str, *, keep: bool = True, **fields: Any) -> None:
-        self._sequence += 1
-        event: Reply = {
-            "schema": 1,
-            "seq": self._sequence,
-            "at": now(),
-            "name": self.spec.name,
-            "event": kind,
-            **fields,
-        }
-        if keep:
-            self._events.append(event)
-            if self.spec.on_event:
-                self._go(_hand_over(self.spec.on_event, event))
-        for feed in self._feeds:
-            feed.put(event)
-        for watcher in self.watchers:
-            watcher(event)
+    async def _see_off(self, old: Running) -> None:
+        """What it has begun it may finish, for as long as a request may hang."""
+        await asyncio.sleep(max(self.spec.hang_timeout, 60.0))
+        if old in self._old:
+            old.terminate()
+            await asyncio.sleep(self.spec.stop_timeout)
+            if old in self._old:
+                old.kill()
+
+    # --- what others ask ----------------------------------------------------------------------------------------------
 
     def _subscribe(self, request: Reply) -> Feed | None:
         """A feed for `events` and `logs`; None for what is answered at once."""
+        follow = bool(request.get("follow"))
         if request.get("do") == "events":
-            since = request.get("since", 0)
-            feed = Feed([event for event in self._events if event["seq"] > since])
-        elif request.get("do") == "logs":
-            count = request.get("lines", 200)
-            kept = list(self._log.ring)[-count:] if count else []
-            feed = Feed([record for record in kept if _loud(record, request)])
-        else:
+            return self.journal.feed(follow=follow, since=int(request.get("since", 0)))
+        if request.get("do") != "logs":
             return None
-        if not request.get("follow"):
+        count = int(request.get("lines", 200))
+        feed = Feed([record for record in self._log.last(count) if _loud(record, request)])
+        if not follow:
             feed.close()
             return feed
-        if request["do"] == "events":
-            self._feeds.add(feed)
-            feed.when_closed = lambda: self._feeds.discard(feed)
-        else:
 
-            def listen(record: Record) -> None:
-                if _loud(record, request):
-                    feed.put(record)
+        def listen(record: Record) -> None:
+            if _loud(record, request):
+                feed.put(record)
 
-            self._log.listeners.append(listen)
-            feed.when_closed = lambda: _drop(self._log.listeners, listen)
+        self._log.listeners.append(listen)
+        feed.when_closed = lambda: self._log.forget(listen)
         return feed
 
     async def _answer(self, request: Reply) -> Reply:
         match request.get("do"):
             case "status":
-                if self._liveness is not None:
-                    await self._liveness.refresh(0.1)
+                if self._engine is not None:
+                    await self._engine.refresh(_STATUS_PATIENCE)
                 return {"ok": True, "status": self.status()}
             case "stop" | "kill" | "restart" as wish:
                 self.tell(Ask(Wish(wish), str(request.get("by") or f"asked to {wish}")))
-                return {"ok": True, "seq": self._sequence}
+                return {"ok": True, "seq": self.journal.last}
+            case "reload":
+                return self._reload(request)
             case "last-exit":
                 return {"ok": True, "last_exit": self._files.read("last-exit")}
             case "spec":
@@ -474,28 +389,34 @@ class Supervisor:
             loop.add_signal_handler(number, self.tell, Ask(Wish.STOP, number.name))
         loop.add_signal_handler(signal.SIGINT, self._interrupted)
 
-    _interrupts = 0
-
     def _interrupted(self) -> None:
         """The first ^C stops gracefully, the second kills."""
         self._interrupts += 1
         self.tell(Ask(Wish.STOP if self._interrupts == 1 else Wish.KILL, "^C"))
 
-    async def _keep_up(self) -> None:
-        """Small chores, seldom: the keeper, systemd's watchdog, the count of folded lines."""
-        pause = min(5.0, self._notifier.watchdog or 5.0)
+    async def _chores(self) -> None:
+        """Small things, seldom: the keeper, systemd's watchdog, the count of folded lines, an idle engine."""
+        pause = min(_CHORES, self._notifier.watchdog or _CHORES, self.spec.idle_stop / 4 or _CHORES)
         while True:
             await asyncio.sleep(pause)
             self._keeper.check()
             self._log.flush_fold()
             if self._notifier.watchdog:
                 self._notifier.say(WATCHDOG="1")
+            used_at = self._engine.used_at if self._engine is not None else None
+            if self.spec.idle_stop and self.spec.listen_fd and used_at is not None and self._handover is None:
+                idle = time.monotonic() - used_at
+                if idle >= self.spec.idle_stop:
+                    self.tell(Ask(Wish.IDLE, f"unused for {idle:.0f} s"))
 
     def _save_tally(self) -> None:
         tally = [{"class": str(death.kind), "healthy": round(death.healthy, 1)} for death in self._machine.deaths]
         self._files.write("tally", {"schema": 1, "at": now(), "deaths": tally})
 
-    def _go(self, work: Any) -> asyncio.Task[None]:
+    def _say(self, level: str, text: str) -> None:
+        self._log.add("supervisor", level, text)
+
+    def _go(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
@@ -504,22 +425,26 @@ class Supervisor:
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._log.add("supervisor", "error", f"a fault of ours: {type(error).__name__}: {error}")
+            self._say("error", f"a fault of ours: {type(error).__name__}: {error}")
 
     async def _close(self) -> None:
-        for feed in list(self._feeds):
-            feed.close()
-        await asyncio.sleep(0.05)  # the followers' last lines go out
+        await self._control.stop_listening()
+        await self.journal.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._control.close()
-        for listener in self._listeners:
-            listener.close()
+        await self._address.close_desk()
+        self._address.close()
         self._keeper.close()
 
 
-_UNWELL = frozenset({State.DEGRADED, State.BACKOFF})
+def _setting(spec: LaunchSpec) -> states.Setting:
+    return states.Setting(
+        rules=policy.Rules.of(spec), stop_timeout=spec.stop_timeout, strict=spec.strict, linger=spec.detached
+    )
+
+
 _LEVELS = ("debug", "info", "warn", "error")
 
 
@@ -528,78 +453,16 @@ def _loud(record: Record, request: Reply) -> bool:
     return _LEVELS.index(record["level"]) >= (_LEVELS.index(wanted) if wanted in _LEVELS else 0)
 
 
-def _drop(listeners: list[Callable[[Record], None]], listener: Callable[[Record], None]) -> None:
-    with contextlib.suppress(ValueError):
-        listeners.remove(listener)
-
-
-def _wall_clock(at: float | None) -> str | None:
-    from datetime import UTC, datetime, timedelta
-
-    if at is None:
-        return None
-    moment = datetime.now(UTC) + timedelta(seconds=at - time.monotonic())
-    return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
-
-
-def _memory(spec: LaunchSpec, actual: dict[tuple[str, str], int]) -> list[dict[str, Any]]:
-    """Every line of the ledger beside what the engine's log says; what only the log names comes after."""
-    left = dict(actual)
-    lines = [
-        {
-            "item": line.item,
-            "device": line.device,
-            "planned": line.bytes,
-            "actual": left.pop((line.item, line.device), None),
-        }
-        for line in spec.memory
-    ]
-    return lines + [
-        {"item": item, "device": device, "planned": None, "actual": size} for (item, device), size in left.items()
-    ]
-
-
-def _probe_host(hosts: tuple[str, ...]) -> str:
-    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(hosts[0], hosts[0])
-
-
-def _first_key(file: str | None) -> str | None:
-    if file is None:
-        return None
-    try:
-        lines = Path(file).read_text().splitlines()
-    except OSError:
-        return None
-    return next((line.strip() for line in lines if line.strip() and not line.startswith("#")), None)
-
-
-async def _hand_over(command: tuple[str, ...], event: Reply) -> None:
-    """`supervise.on_event`: never waited for longer than 30 s, and its failure is nobody's."""
-    with contextlib.suppress(OSError, TimeoutError):
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.DEVNULL,
-        )
-        try:
-            await asyncio.wait_for(process.communicate(json.dumps(event).encode() + b"\n"), 30)
-        except TimeoutError:
-            process.kill()
-
-
 def take_name(spec: LaunchSpec) -> InstanceFiles:
     """The state folder, locked for this process. Raises AlreadyRunning and says which profile the first came from."""
     files = InstanceFiles(Path(spec.state_dir))
     if not files.lock():
-        status = files.read("status")
-        first = status.get("profile") if isinstance(status, dict) else None
+        first = None
+        with contextlib.suppress(AttributeError):
+            first = files.read("status").get("profile")
         origin = f", from {first}" if first else ""
         raise AlreadyRunning(
             f"{spec.name} is running already{origin}",
             help=f"`kvlaunch down {spec.name}`, or give this one another name",
         )
     return files
-
-
-__all__ = ["Supervisor", "take_name"]

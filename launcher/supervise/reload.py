@@ -1,0 +1,88 @@
+"""How a changed launch can be taken with the least interruption. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from launcher.supervise.spec import LaunchSpec
+
+_WORDS = {
+    "nothing": "nothing changes",
+    "at-once": "nothing is interrupted: only the supervisor's own settings change",
+    "hand-over": "nothing is interrupted: the new engine loads beside the old one and takes over when it answers",
+    "restart": "requests that run are ended; new connections wait until the engine is back",
+    "restart-unheld": "requests that run are ended, and new connections are refused until the engine is back",
+    "start": "no engine serves: the next start uses it",
+}
+_SUPERVISORS_OWN = (
+    "start_stall", "stop_timeout", "hang_timeout", "deep_probe", "restart", "strict", "fallback", "replan", "idle_stop",
+    "tally_window", "tally_limit", "backoff", "stable_after", "profile", "sets", "memory", "expected", "model_bytes",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """`way`: nothing, at-once, hand-over or restart."""
+
+    way: str
+    interrupts: str
+    changes: tuple[str, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        return {"way": self.way, "interrupts": self.interrupts, "changes": list(self.changes)}
+
+    @staticmethod
+    def adopt(old: LaunchSpec, fresh: LaunchSpec) -> LaunchSpec:
+        """The new launch where the old one lives: places and kind of start are not a profile's to change."""
+        return replace(fresh, detached=old.detached, socket=old.socket, state_dir=old.state_dir, log_dir=old.log_dir)
+
+
+def judge(old: LaunchSpec, fresh: LaunchSpec, *, serving: bool, beside: bool) -> How:
+    """`beside`: the plan says that both engines fit into memory at once."""
+    fresh = How.adopt(old, fresh)
+    changes = tuple(_changes(old, fresh))
+    if not changes:
+        return How("nothing", _WORDS["nothing"], ())
+    if replace(fresh, **{name: getattr(old, name) for name in _SUPERVISORS_OWN}) == old:
+        return How("at-once", _WORDS["at-once"], changes)
+    if not serving:
+        return How("restart", _WORDS["start"], changes)
+    same_address = (old.hosts, old.port) == (fresh.hosts, fresh.port)
+    held = old.listen_fd and fresh.listen_fd and same_address
+    if held and beside:
+        return How("hand-over", _WORDS["hand-over"], changes)
+    return How("restart", _WORDS["restart" if held else "restart-unheld"], changes)
+
+
+def _changes(old: LaunchSpec, fresh: LaunchSpec) -> list[str]:
+    """One line a difference: options of the engine by name, all else by field."""
+    lines: list[str] = []
+    before, after = _options(old.argv), _options(fresh.argv)
+    for option in sorted(before.keys() | after.keys()):
+        if before.get(option) != after.get(option):
+            lines.append(f"{option}: {_shown(before.get(option))} -> {_shown(after.get(option))}")
+    was, becomes = old.as_json(), fresh.as_json()
+    for key in was:
+        if key in ("argv", "memory", "replan"):
+            continue
+        if was[key] != becomes[key]:
+            lines.append(f"{key}: {was[key]!r} -> {becomes[key]!r}" if key != "expected" else "what is expected of it")
+    return lines
+
+
+def _options(argv: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    """Option -> its values, in order; an option may stand more than once."""
+    found: dict[str, tuple[str, ...]] = {}
+    name = ""
+    for word in argv:
+        if word.startswith("-") and not word[1:2].isdigit():
+            name = word
+            found[name] = (*found.get(name, ()), "")
+        else:
+            found[name] = (*found.get(name, ("",))[:-1], word)
+    return found
+
+
+def _shown(values: tuple[str, ...] | None) -> str:
+    return "not set" if values is None else " ".join(value or "on" for value in values)
