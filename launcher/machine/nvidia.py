@@ -18,7 +18,7 @@ from launcher.machine.types import Device, DeviceKind, GpuProcess, Memory, PcieL
 
 _Result = TypeVar("_Result")
 
-_NOT_SUPPORTED = 3  # NVML_ERROR_NOT_SUPPORTED
+_NOT_SUPPORTED, _MISMATCH = 3, 18  # NVML_ERROR_NOT_SUPPORTED, NVML_ERROR_LIB_RM_VERSION_MISMATCH
 _PATIENCE = 5.0  # seconds; a healthy NVML needs 0.1 to 1.5, a GPU that fell off the bus can block it for good
 _UNIFIED = re.compile(r"\b(GB10|Orin|Thor|Xavier|Tegra)\b")
 
@@ -56,8 +56,9 @@ def read_devices(
         known: tuple[Device, ...] | None = None
     else:
         session = _Session(nvml, tree, functions, memory)
-        known = _within(patience, lambda: session.devices(skip={f.address for f in asleep}))
-        notes += session.notes if known is not None else [f"NVML did not answer within {patience:g} s (a GPU may hang)"]
+        answer = _within(patience, lambda: session.devices(skip={f.address for f in asleep}))
+        known = answer[0] if answer else None
+        notes += session.notes if answer else [f"NVML did not answer within {patience:g} s (a GPU may hang)"]
     if known is None:
         known = _without_nvml(tree, [f for f in functions if f not in asleep], memory)
         notes += [_why_unknown(tree, d) for d in known if d.memory_total is None and d.kind is not DeviceKind.UNIFIED]
@@ -140,6 +141,8 @@ class _Session:
         """All GPUs but those at the skipped addresses; None when NVML is not to be had."""
         _, failed = self.try_ask("nvmlInit")
         if failed is not None:
+            if failed == _MISMATCH:
+                self.notes.append("NVML and the kernel module are of different versions: reboot, or reload the module")
             return None
         try:
             found: list[Device] = []
@@ -349,13 +352,16 @@ def _proc_name(tree: Tree, function: PciFunction) -> str | None:
     return None
 
 
-def _within(patience: float, work: Callable[[], _Result]) -> _Result | None:
-    """Do it on a thread and wait so long; a call that hangs in the driver cannot be stopped, only left behind."""
+def _within(patience: float, work: Callable[[], _Result]) -> list[_Result]:
+    """Do it on a thread: [the result], or [] when that took too long.
+
+    A call that hangs in the driver cannot be stopped, only left behind.
+    """
     done: list[_Result] = []
     thread = threading.Thread(target=lambda: done.append(work()), name="nvml", daemon=True)
     thread.start()
     thread.join(patience)
-    return done[0] if done else None
+    return done
 
 
 def _address(bus_id: object) -> str | None:
