@@ -83,3 +83,8 @@ class NotRunning(KvlaunchError):
     """No instance of this name runs."""
 
     code = 17
+
+
+def by_code(code: int) -> type[KvlaunchError]:
+    """The error of an exit code: what a detached instance ended with is raised again as what it was."""
+    return next((kind for kind in KvlaunchError.__subclasses__() if kind.code == code), KvlaunchError)

@@ -12,13 +12,19 @@ from launcher.errors import KvlaunchError, UsageError
 
 app = typer.Typer(
     name="kvlaunch",
-    help="One TOML profile in; a running, right-sized, supervised long-context llama-server out.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+@app.callback()
+def _root() -> None:
+    """One TOML profile in; a running, right-sized, supervised long-context llama-server out."""
+    # a callback makes typer keep the command's name even where only one is registered
+
 
 # command, the room's module that holds it, the function there. Help lists them in this order.
 _COMMANDS: tuple[tuple[str, str, str], ...] = (
@@ -80,13 +86,33 @@ def run(argv: Sequence[str]) -> int:
             return _fail(UsageError(error.format_message(), help=_usage_help(error)), as_json)
         if type(error).__name__ == "Abort":
             return 130
-        raise
+        return _our_fault(error, argv)
     return result if isinstance(result, int) else 0
 
 
 def _usage_help(error: Exception) -> str:
     context = getattr(error, "ctx", None)
     return f"`{context.command_path} --help` lists what it takes" if context is not None else ""
+
+
+def _our_fault(error: Exception, argv: Sequence[str]) -> int:
+    """Exit code 1: a traceback is for us, not for the person, so it goes into a file that a bug report can hold."""
+    import os
+    import traceback
+
+    from launcher.paths import places
+
+    if os.environ.get("KVLAUNCH_DEBUG"):
+        raise error
+    text = f"kvlaunch {' '.join(argv)}\n" + "".join(traceback.format_exception(error))
+    file = places().logs / "fault.txt"
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file.write_text(text)
+        where = f"the details are in {file}"
+    except OSError:
+        where = "KVLAUNCH_DEBUG=1 shows the details"
+    return _fail(KvlaunchError(f"a fault of ours: {type(error).__name__}: {error}", help=where), "--json" in argv)
 
 
 def _fail(error: KvlaunchError, as_json: bool) -> int:

@@ -11,9 +11,14 @@ from launcher.errors import KvlaunchError, ProfileError
 _CODES = {"red": "31", "yellow": "33", "green": "32", "blue": "34", "bold": "1", "dim": "2"}
 
 
+def wants_colour(stream: TextIO) -> bool:
+    """A person looks, and hasn't asked for plain text."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
 def colour(text: str, *names: str, stream: TextIO = sys.stdout) -> str:
     """`text` in the named colours when `stream` is a terminal and NO_COLOR isn't set."""
-    if not stream.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+    if not wants_colour(stream):
         return text
     codes = ";".join(_CODES[name] for name in names)
     return f"\033[{codes}m{text}\033[0m"
@@ -25,7 +30,7 @@ def print_error(error: KvlaunchError) -> None:
     if isinstance(error, ProfileError) and error.diagnostics:
         from launcher.rules.render import render_diagnostics
 
-        print(render_diagnostics(error.diagnostics, colour=err.isatty() and not os.environ.get("NO_COLOR")), file=err)
+        print(render_diagnostics(error.diagnostics, colour=wants_colour(err)), file=err)
     rule = f"[{error.rule}]" if error.rule else ""
     print(f"{colour('error' + rule, 'red', 'bold', stream=err)}: {error.message}", file=err)
     if error.help:

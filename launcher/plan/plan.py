@@ -11,6 +11,7 @@ from launcher.machine.types import Machine
 from launcher.model.shape import ModelShape
 from launcher.plan.commandline import settings
 from launcher.plan.context import ContextSplit, split_context, train_length
+from launcher.plan.kv import KvPart, KvSettings, Tier, kv_bytes, kv_parts
 from launcher.plan.techniques import Techniques, choose
 from launcher.profile.schema import Profile
 from launcher.units import Tokens
@@ -21,8 +22,18 @@ class Plan:
     """What a profile comes to on one machine with one engine."""
 
     split: ContextSplit
+    kv: tuple[KvPart, ...]
     techniques: Techniques
     settings: Mapping[str, Value]
+    ledger: tuple[()] = ()
+    verdict: str = "fits"
+    offloaded_layers: int | None = None
+    offload_devices: tuple[str, ...] = ()
+
+    @property
+    def kv_bytes(self) -> int:
+        """The whole cache, on all devices."""
+        return kv_bytes(self.kv)
 
     def argv(self, options: Collection[str], extra: Collection[str] = ()) -> list[str]:
         """The engine's arguments, spelled for an engine that has `options`; `extra` is the profile's engine.args."""
@@ -44,7 +55,23 @@ def make_plan(
         cpu_moe="off" if profile.compute.cpu_moe == "auto" else profile.compute.cpu_moe,
         threads=profile.compute.threads or machine.cpu.cores or 1,
     )
-    return Plan(split, techniques, told)
+    kv = kv_parts(shape, split, kv_settings(profile))
+    return Plan(split, kv, techniques, told)
+
+
+def kv_settings(profile: Profile) -> KvSettings:
+    """What the profile asks of the cache."""
+    kv, compute = profile.kv, profile.compute
+    return KvSettings(
+        tier=Tier(kv.tier.k, kv.tier.v),
+        tiers={layer: Tier(entry.tier.k, entry.tier.v) for entry in kv.tiers for layer in entry.layers},
+        swa_full=kv.swa_full,
+        batch=compute.batch,
+        ubatch=compute.ubatch,
+        flash=compute.flash_attention != "off",
+        exact=(kv.exact.first, kv.exact.recent),
+        heads_on_device=kv.heads.gpu_fraction if kv.residency == "heads" else None,
+    )
 
 
 def trained_for(profile: Profile, shape: ModelShape) -> int | None:

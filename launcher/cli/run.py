@@ -1,0 +1,185 @@
+"""`up`, `down`, `restart`, `reload`: bring an instance up, and change or end a running one."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from launcher.cli.common import JsonOption, NameArg, ProfileArg, SetOption
+
+if TYPE_CHECKING:
+    from launcher.cli.instances import Instance
+    from launcher.cli.stages import Stages
+    from launcher.engine.request import BuildRequest
+    from launcher.flow import Case
+    from launcher.supervise.spec import LaunchSpec
+
+
+def up(
+    profile: ProfileArg,
+    detached: Annotated[
+        bool, typer.Option("-d", "--detach", help="In the background; return when it is ready.")
+    ] = False,
+    anyway: Annotated[bool, typer.Option("--anyway", help="Start although the plan says that it doesn't fit.")] = False,
+    sets: SetOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Check, plan, build if needed, start and supervise. In the foreground: ^C stops it, a second ^C kills it."""
+    from launcher.cli.stages import Stages
+
+    stages = Stages()
+    try:
+        spec = _prepare(profile, sets or [], stages, anyway=anyway, detached=detached)
+    finally:
+        stages.close()
+    if not detached:
+        from launcher.supervise.spawn import run_foreground
+
+        run_foreground(spec)
+    return _start_detached(spec, as_json)
+
+
+def _prepare(
+    ref: str, sets: list[str], stages: Stages, *, detached: bool, anyway: bool = False, again: bool = False
+) -> LaunchSpec:
+    """Everything before the spawn; `again`: for an instance that runs. A stage that fails raises what says so."""
+    from launcher.cli.instances import refuse_running
+    from launcher.flow import judge, read_capability, read_case
+    from launcher.launch import build_spec, describe, fetch_model, require_good
+    from launcher.rules.render import summary
+
+    stages.stage("check", ref)
+    case = read_case(ref, sets)
+    if not again:
+        refuse_running(case.profile.name, case.profile.file, case.places)
+    stages.done("check", note=summary(case.diagnostics) if case.diagnostics else "")
+    case = fetch_model(case, stages)
+    require_good(case, anyway=anyway)
+    engine = None
+    if case.profile.engine.binary is None:
+        from launcher.engine.builder import build_engine
+
+        engine = build_engine(_request(case), case.places, stages)
+        capability = read_capability(case.profile, case.places, None, engine)
+        case = judge(replace(case, capability=capability))
+        require_good(case, anyway=anyway)
+        binary = engine.server
+    else:
+        binary = case.profile.engine.binary
+    stages.stage("plan", describe(case))
+    spec = build_spec(case, binary, engine, detached=detached)
+    stages.done("plan")
+    _show_warnings(case)
+    return spec
+
+
+def _request(case: Case) -> BuildRequest:
+    from launcher.engine.request import request_for
+
+    return request_for(case.profile.engine.patches, case.profile.compute.backend, case.machine)
+
+
+def _show_warnings(case: Case) -> None:
+    from launcher.cli.render import wants_colour
+    from launcher.rules.render import render_diagnostics
+
+    if case.diagnostics:
+        print(render_diagnostics(case.diagnostics, colour=wants_colour(sys.stderr)), file=sys.stderr)
+
+
+def _start_detached(spec: LaunchSpec, as_json: bool) -> int:
+    from launcher.errors import by_code
+    from launcher.supervise.spawn import start_detached, wait_ready
+    from launcher.supervise.view import View
+
+    pid = start_detached(spec)
+    try:
+        outcome = wait_ready(spec, pid, View(spec.name, spec.expected.alias))
+    except KeyboardInterrupt:
+        print(f"\n{spec.name} goes on starting in the background: `kvlaunch status {spec.name}`", file=sys.stderr)
+        return 130
+    if outcome.code or outcome.status is None:
+        raise by_code(outcome.code)(outcome.reason or f"{spec.name} did not start")
+    if as_json:
+        print(json.dumps({"schema": 1, **outcome.status}))
+    else:
+        print(f"{spec.name} {outcome.status['state']} {outcome.status['url']}")
+    return 0
+
+
+def down(
+    name: NameArg,
+    now: Annotated[bool, typer.Option("--now", help="Kill it instead of letting requests end.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Stop a running instance and wait until it is gone."""
+    from launcher.cli.instances import running
+
+    instance = running(name)
+    if now:
+        instance.client.kill()
+    else:
+        instance.client.stop()
+    print(
+        json.dumps({"schema": 1, "name": instance.name, "state": "stopped"}) if as_json else f"{instance.name} stopped"
+    )
+
+
+def restart(name: NameArg, as_json: JsonOption = False) -> int:
+    """Stop and start a running instance; the tally of its deaths begins anew. Returns when it is ready."""
+    from launcher.cli.instances import running
+
+    instance = running(name)
+    spec = instance.spec()
+    since = instance.client.restart()
+    return _follow_until_ready(instance, spec, since, as_json)
+
+
+def _follow_until_ready(instance: Instance, spec: LaunchSpec, since: int, as_json: bool) -> int:
+    from launcher.errors import by_code
+    from launcher.supervise.view import View
+
+    view = View(instance.name, spec.expected.alias)
+    for event in instance.client.events(follow=True, since=since):
+        view.event(event)
+        if event.get("event") != "state":
+            continue
+        if event["state"] in ("ready", "degraded"):
+            status = instance.client.status()
+            print(
+                json.dumps({"schema": 1, **status}) if as_json else f"{instance.name} {status['state']} {status['url']}"
+            )
+            return 0
+        if event["state"] in ("failed", "stopped") and event.get("code") is not None:
+            raise by_code(event["code"])(event.get("reason") or f"{instance.name} did not start again")
+    raise by_code(1)(f"{instance.name} ended", help=f"`kvlaunch logs {instance.name}`")
+
+
+def reload(
+    name: NameArg,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what changes and what is interrupted.")] = False,
+    as_json: JsonOption = False,
+) -> int:
+    """Take the changed profile with the least interruption."""
+    from launcher.cli.instances import running
+    from launcher.cli.stages import Stages
+
+    instance = running(name)
+    old = instance.spec()
+    stages = Stages(quiet=dry_run)
+    try:
+        spec = _prepare(old.profile, list(old.sets), stages, detached=old.detached, again=True)
+    finally:
+        stages.close()
+    answer = instance.client.ask({"do": "reload", "spec": spec.as_json(), "dry_run": dry_run})
+    result = answer["reload"]
+    if as_json:
+        print(json.dumps({"schema": 1, "reload": result}))
+    else:
+        for line in result.get("words", [str(result)]):
+            print(line)
+    return 0

