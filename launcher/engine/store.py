@@ -69,11 +69,11 @@ class Store:
         return cls(places.engines)
 
     def find(self, key: str) -> Engine | None:
-        """The finished engine of that key."""
+        """The finished engine of that key. One whose manifest cannot be read is none: it is built anew."""
         folder = self.root / key
         try:
             return Engine(folder, key, manifests.read(folder))
-        except FileNotFoundError:
+        except (FileNotFoundError, BuildError):
             return None
 
     def all(self) -> Iterator[Engine]:

@@ -52,7 +52,7 @@ def test_choices(folder: Path) -> None:
     series = read_series(folder)
 
     def ids(choice: str | tuple[str, ...]) -> list[str]:
-        return [p.id for p in select(series, choice)]  # type: ignore[arg-type]
+        return [p.id for p in select(series, choice)]
 
     assert ids("default") == ["0001", "0002"]
     assert ids("none") == []
