@@ -128,6 +128,15 @@ class _Session:
         """The answer, or None."""
         return self.try_ask(question, *args)[0]
 
+    def count(self, question: str, *args: Any) -> int | None:
+        """The answer, if it is a number that can be counted with."""
+        return _size(self.ask(question, *args))
+
+    def entries(self, question: str, *args: Any) -> Sequence[Any] | None:
+        """The answer, if it is a list."""
+        answer = self.ask(question, *args)
+        return answer if isinstance(answer, list | tuple) else None
+
     def try_ask(self, question: str, *args: Any) -> tuple[Any, int | None]:
         """The answer or None, and NVML's error number where it gave one."""
         try:
@@ -158,19 +167,19 @@ class _Session:
             addresses = [address for address in self.functions if address not in skip]
             handles = [self.ask("nvmlDeviceGetHandleByPciBusId", address.encode()) for address in addresses]
         else:
-            count = self.ask("nvmlDeviceGetCount") or 0
-            handles = [self.ask("nvmlDeviceGetHandleByIndex", index) for index in range(min(int(count), 64))]
+            count = self.count("nvmlDeviceGetCount") or 0
+            handles = [self.ask("nvmlDeviceGetHandleByIndex", index) for index in range(min(count, 64))]
         if lost := sum(1 for handle in handles if handle is None):
             self.notes.append(f"NVML gives no access to {lost} GPU{'s' if lost > 1 else ''} (lost, or not permitted)")
         return [handle for handle in handles if handle is not None]
 
     def _one(self, handle: Any) -> list[Device]:
         whole = self._whole(handle)
-        mode = self.ask("nvmlDeviceGetMigMode", handle)
+        mode = self.entries("nvmlDeviceGetMigMode", handle)
         if not mode or mode[0] != 1:
             return [whole]
         parts: list[Device] = []
-        for index in range(int(self.ask("nvmlDeviceGetMaxMigDeviceCount", handle) or 0)):
+        for index in range(min(self.count("nvmlDeviceGetMaxMigDeviceCount", handle) or 0, 64)):
             instance = self.ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, index)
             if instance is None:
                 continue  # a place without an instance
@@ -226,7 +235,7 @@ class _Session:
             driver=self._driver(),
             address=address,
             uuid=uuid,
-            compute=".".join(str(part) for part in self.ask("nvmlDeviceGetCudaComputeCapability", handle) or ())
+            compute=".".join(str(part) for part in self.entries("nvmlDeviceGetCudaComputeCapability", handle) or ())
             or None,
             processes=self._processes(handle),
             source="nvml",
@@ -243,8 +252,8 @@ class _Session:
 
     def _memory_rate(self, handle: Any) -> float | None:
         """Two transfers a clock over the bus: what data sheets state for GDDR and HBM."""
-        clock = self.ask("nvmlDeviceGetMaxClockInfo", handle, getattr(self.nvml, "NVML_CLOCK_MEM", 2))
-        width = self.ask("nvmlDeviceGetMemoryBusWidth", handle)
+        clock = self.count("nvmlDeviceGetMaxClockInfo", handle, getattr(self.nvml, "NVML_CLOCK_MEM", 2))
+        width = self.count("nvmlDeviceGetMemoryBusWidth", handle)
         return round(2 * clock * 1e6 * width / 8 / 1e9, 1) if clock and width else None
 
     def _link(self, handle: Any, function: PciFunction | None, name: str) -> PcieLink | None:
@@ -253,34 +262,35 @@ class _Session:
             return None
         if function is not None and (found := pci.link(self.tree, replace(function, suspended=False))) is not None:
             return found
-        values = {
-            "gen": self.ask("nvmlDeviceGetCurrPcieLinkGeneration", handle),
-            "gen_max": self.ask("nvmlDeviceGetMaxPcieLinkGeneration", handle),
-            "width": self.ask("nvmlDeviceGetCurrPcieLinkWidth", handle),
-            "width_max": self.ask("nvmlDeviceGetMaxPcieLinkWidth", handle),
-            "gen_card": self.ask("nvmlDeviceGetGpuMaxPcieLinkGeneration", handle),
-        }
-        known = {key: value or None for key, value in values.items()}  # NVML says 0 where it has no link to look at
-        return pci.make_link(**known) if any(known.values()) else None
+
+        def learn(what: str) -> int | None:
+            return self.count(f"nvmlDeviceGet{what}", handle) or None  # NVML says 0 where it has no link to look at
+
+        gen, gen_max = learn("CurrPcieLinkGeneration"), learn("MaxPcieLinkGeneration")
+        width, width_max = learn("CurrPcieLinkWidth"), learn("MaxPcieLinkWidth")
+        if (gen, gen_max, width, width_max) == (None,) * 4:
+            return None
+        gen_card = learn("GpuMaxPcieLinkGeneration")
+        return pci.make_link(gen=gen, gen_max=gen_max, width=width, width_max=width_max, gen_card=gen_card)
 
     def _processes(self, handle: Any) -> tuple[GpuProcess, ...] | None:
         """Who holds memory there. A process that computes and draws is in both lists, with the same figure."""
         found: dict[int, int | None] = {}
-        lists = [self.ask(f"nvmlDeviceGet{what}RunningProcesses", handle) for what in ("Compute", "Graphics")]
+        lists = [self.entries(f"nvmlDeviceGet{what}RunningProcesses", handle) for what in ("Compute", "Graphics")]
         if lists == [None, None]:
             return None
         for entry in (entry for one in lists for entry in one or ()):
             pid = getattr(entry, "pid", None)
-            if isinstance(pid, int) and pid >= 0:
+            if isinstance(pid, int) and 0 <= pid < 1 << 32:
                 found[pid] = _size(getattr(entry, "usedGpuMemory", None))
         return tuple(GpuProcess(pid, used) for pid, used in sorted(found.items()))
 
     def _driver(self) -> str | None:
         version = _text(self.ask("nvmlSystemGetDriverVersion"))
-        cuda = self.ask("nvmlSystemGetCudaDriverVersion_v2")
+        cuda = self.count("nvmlSystemGetCudaDriverVersion_v2")
         if version is None:
             return None
-        return f"nvidia {version}" + (f", CUDA {cuda // 1000}.{cuda % 1000 // 10}" if isinstance(cuda, int) else "")
+        return f"nvidia {version}" + (f", CUDA {cuda // 1000}.{cuda % 1000 // 10}" if cuda else "")
 
 
 def _without_nvml(tree: Tree, functions: Sequence[PciFunction], memory: Memory) -> tuple[Device, ...]:
