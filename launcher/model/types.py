@@ -81,11 +81,6 @@ _TURBO = (StorageType("turbo4", 64, 34), StorageType("turbo3", 64, 26), StorageT
 
 _BY_NAME: dict[str, StorageType] = {t.name: t for t in (*_GGUF.values(), *_TURBO)}
 
-CACHE_TYPES: tuple[str, ...] = (
-    "f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1", "turbo4", "turbo3", "turbo2",
-)  # fmt: skip
-"""What the cache can be stored as: the pin's list (common/arg.cpp:304) and ours."""
-
 
 def storage_type(name: str) -> StorageType:
     """The type of this name. Raises KeyError for a name that neither the engine nor a patch knows."""

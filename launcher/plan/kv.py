@@ -15,6 +15,7 @@ from launcher.model.layers import LayerShape, Memory
 from launcher.model.shape import ModelShape
 from launcher.model.types import storage_type
 from launcher.plan.context import ContextSplit, pad
+from launcher.profile.tier import Tier
 
 HOST = "host"
 _ALIGN = 32  # ggml's TENSOR_ALIGNMENT: each tensor of a buffer begins at a multiple
@@ -23,12 +24,7 @@ _CSA, _HCA = 4, 128  # src/llama-kv-cache-dsv4.cpp:16-17
 EXACT_TYPE = "q8_0"  # patch 0077: what the exact first and recent tokens are stored as
 
 
-@dataclass(frozen=True, slots=True)
-class Tier:
-    """Storage types of K and V."""
-
-    k: str = "f16"
-    v: str = "f16"
+_F16 = Tier("f16", "f16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +39,7 @@ class KvSettings:
     device_cells    patch 0075: cells of a full-attention layer that stay on the device; the rest lie on the host
     """
 
-    tier: Tier = Tier()
+    tier: Tier = _F16
     tiers: Mapping[int, Tier] = field(default_factory=dict)
     swa_full: bool = False
     batch: int = 2048
