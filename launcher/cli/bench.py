@@ -60,7 +60,7 @@ def _run(technique: str, quick: bool, seed: int) -> Record:
 
     from launcher.bench.record import Record
     from launcher.cli.stages import Stages
-    from launcher.flow import bench_engine, bench_models
+    from launcher.bench.setup import bench_engine, bench_models
     from launcher.machine.probe import probe
 
     stages = Stages()
