@@ -19,11 +19,11 @@ from typing import Any
 
 from launcher.bench.record import check, row
 from launcher.engine import compiling, worktree
-from launcher.engine.builder import Resolved, resolve
 from launcher.engine.compiling import BuildPlace
 from launcher.engine.recipe import TARGETS, cpu_options
 from launcher.engine.report import Silent
 from launcher.engine.request import BuildRequest
+from launcher.engine.resolve import Resolved, resolve
 from launcher.engine.source import pristine
 from launcher.paths import places
 

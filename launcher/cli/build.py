@@ -31,8 +31,9 @@ def build(
 ) -> None:
     """Build the engine from its pinned source and verify it; nothing to do when it is there."""
     from launcher.cli.stages import Stages
-    from launcher.engine.builder import build_engine, find_engine
+    from launcher.engine.builder import build_engine
     from launcher.engine.request import BuildRequest, choose_backend
+    from launcher.engine.resolve import find_engine
     from launcher.errors import UsageError
     from launcher.machine.probe import probe
     from launcher.paths import places

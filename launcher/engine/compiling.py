@@ -20,7 +20,7 @@ from typing import IO
 
 from launcher.engine.report import Reporter
 from launcher.errors import BuildError
-from launcher.fetch.download import disk_error
+from launcher.fetch.disk import disk_error
 from launcher.paths import shipped
 
 _COUNTER = re.compile(r"\[(\d+)/(\d+)\] (.*)")

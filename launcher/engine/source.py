@@ -14,7 +14,8 @@ from filelock import FileLock
 from launcher.engine.pins import Pin
 from launcher.engine.report import Reporter
 from launcher.errors import BuildError
-from launcher.fetch.download import disk_error, download, is_here
+from launcher.fetch.disk import disk_error, is_here
+from launcher.fetch.download import download
 from launcher.fetch.index import RemoteFile, find_file
 from launcher.fetch.settings import load_settings
 from launcher.paths import Places

@@ -17,7 +17,7 @@ from pathlib import Path
 from launcher.engine import patching
 from launcher.engine.series import Patch, split_header
 from launcher.errors import BuildError
-from launcher.fetch.download import disk_error
+from launcher.fetch.disk import disk_error
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import hashlib
 import os
 import shutil
 import time
@@ -15,6 +13,7 @@ import httpx
 from filelock import FileLock
 
 from launcher.errors import BuildError
+from launcher.fetch.disk import disk_error, hash_file, is_here
 from launcher.fetch.index import RemoteFile
 from launcher.fetch.settings import IndexSettings, load_settings
 from launcher.fetch.transport import open_client, redacted
@@ -59,17 +58,6 @@ def download(
             )
         part.replace(target)
     return target
-
-
-def is_here(path: Path, sha256: str | None) -> bool:
-    """Whether the file lies there whole. Without a hash to compare, being there is enough: it was moved in whole."""
-    return path.is_file() and (sha256 is None or hash_file(path) == sha256)
-
-
-def hash_file(path: Path) -> str:
-    """The sha256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _fetch(remote: RemoteFile, part: Path, progress: Progress, settings: IndexSettings | None) -> None:
@@ -125,15 +113,3 @@ def _stream(client: httpx.Client, remote: RemoteFile, part: Path, progress: Prog
             os.fsync(file.fileno())
     if total is not None and here < total:
         raise httpx.ReadError(f"broke off after {format_bytes(here)} of {format_bytes(total)}")
-
-
-def disk_error(error: OSError, folder: Path, need: int | None = None) -> BuildError:
-    """What an OSError of writing into `folder` means to a person."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        free = format_bytes(shutil.disk_usage(folder).free)
-        wanted = f", {format_bytes(need)} needed" if need else ""
-        return BuildError(
-            f"no space left for {folder}: {free} free{wanted}",
-            help="Free some space, or point XDG_CACHE_HOME and XDG_DATA_HOME to another disk. Nothing half is kept.",
-        )
-    return BuildError(f"cannot write in {folder}: {error.strerror or error}")

@@ -18,11 +18,13 @@ from pathlib import Path
 
 import pytest
 
-from launcher.engine import builder, compiling, verify
-from launcher.engine.builder import build_engine, find_engine, resolve
+from launcher.engine import chain, compiling, verify
+from launcher.engine import resolve as resolving
+from launcher.engine.builder import build_engine
 from launcher.engine.pins import Pin
 from launcher.engine.report import Silent
 from launcher.engine.request import BuildRequest
+from launcher.engine.resolve import find_engine, resolve
 from launcher.engine.store import Store
 from launcher.errors import BuildError
 from launcher.paths import Places
@@ -72,10 +74,10 @@ def fake_pin(monkeypatch: pytest.MonkeyPatch, places: Places, tmp_path: Path) ->
         tar.addfile(evil)
     digest = hashlib.sha256(archive.read_bytes()).hexdigest()
     pin = Pin("b7", 7, "fake", "1", archive.name, archive.stat().st_size, digest, "llama.cpp", (), None)
-    monkeypatch.setattr(builder, "read_pin", lambda name: pin)
+    monkeypatch.setattr(resolving, "read_pin", lambda name: pin)
     monkeypatch.setattr(verify, "CASES", {"q4_0": ("f16", "f16"), "f16": ("f16", "f16")})
     monkeypatch.setenv("CCACHE_DISABLE", "1")
-    monkeypatch.setattr(builder, "_NEEDS", 1)
+    monkeypatch.setattr(chain, "_NEEDS", 1)
     return pin
 
 
@@ -231,15 +233,15 @@ def test_an_engine_of_another_cpu_is_refused_by_the_feature(places: Places, requ
 def test_a_full_disk_is_told_as_such(
     places: Places, request_: BuildRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(builder, "_NEEDS", 1 << 60)
+    monkeypatch.setattr(chain, "_NEEDS", 1 << 60)
     with pytest.raises(BuildError, match=r"free for .*, a build takes about"):
         build_engine(request_, places, Silent())
-    monkeypatch.setattr(builder, "_NEEDS", 1)
+    monkeypatch.setattr(chain, "_NEEDS", 1)
 
     def full(*args: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(builder.shutil, "copy2", full)  # type: ignore[attr-defined]
+    monkeypatch.setattr(chain.shutil, "copy2", full)  # type: ignore[attr-defined]
     with pytest.raises(BuildError, match="no space left for"):
         build_engine(request_, places, Silent())
     assert Store.of(places).unfinished() == []
@@ -271,16 +273,16 @@ SCRIPT = """
 import sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
-from launcher.engine import builder
+from launcher.engine import builder, chain, resolve
 from launcher.engine.report import Silent
 from launcher.engine.request import BuildRequest
 from launcher.engine.pins import Pin
 from launcher.paths import Places
 root = Path({root!r})
 pin = Pin("b7", 7, "fake", "1", "fake-1.tar.gz", {size}, {sha!r}, "llama.cpp", (), None)
-builder.read_pin = lambda name: pin
+resolve.read_pin = lambda name: pin
 places = Places(*(root / n for n in ("config", "cache", "data", "state", "logs")), runtime=None)
-builder._NEEDS = 1
+chain._NEEDS = 1
 builder.build_engine(
     BuildRequest(backend="cpu", patches_dir=root / "patches", cpu_flags={flags!r}, jobs=1), places, Silent()
 )
