@@ -29,7 +29,7 @@ def status(
         "state": str(machine.state),
         "reason": machine.reason,
         "pid": pid,
-        "engine_pid": engine.pid if engine is not None and machine.state in ALIVE else None,
+        "engine_pid": engine.real_pid if engine is not None and machine.state in ALIVE else None,
         "url": url,
         "since": since,
         "restarts": machine.restarts,

@@ -62,7 +62,7 @@ class Liveness:
             now = time.monotonic()
             if movement.look() == 0.0:
                 moved = now
-            stopped = _is_stopped(self._pid)
+            stopped = _is_stopped(movement.pid)
             slots = None if stopped else await self._slots(_IMPATIENT)
             if slots is None:
                 silent_since = silent_since or now

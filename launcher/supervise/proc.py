@@ -83,6 +83,17 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def real(pid: int) -> int:
+    """The process that does the work: itself, or below a wrapper (sh, a loader) the one with the most memory."""
+    try:
+        if not Path(f"/proc/{pid}/task/{pid}/children").read_text():
+            return pid
+    except OSError:
+        return pid
+    family = [(found.rss, member) for member in descendants(pid) if (found := usage(member)) is not None]
+    return max(family)[1] if family else pid
+
+
 def command(pid: int) -> str:
     """Its command line for a person, shortened; empty when it is gone."""
     try:

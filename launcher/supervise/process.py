@@ -30,6 +30,7 @@ _EXEC_FAILED = 127
 _FOREIGN = ("LLAMA_", "GGML_", "AIP_")
 """~150 variables that the engine reads as options; AIP_MODE even replaces the port."""
 
+# `kill -s KILL -- -PID` is the only spelling that dash and bash both take
 _KEEPER = """
 trap '' HUP INT QUIT TERM
 groups=
@@ -41,7 +42,7 @@ while read -r op group; do
     groups=$left
   fi
 done
-for g in $groups; do kill -KILL -- "-$g" 2>/dev/null; done
+for g in $groups; do kill -s KILL -- "-$g" 2>/dev/null; done
 """
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher.supervise import cgroup, leftover, ports, ready
+from launcher.supervise import cgroup, leftover, ports, proc, ready
 from launcher.supervise.classes import Evidence, Exit, ExitClass, classify
 from launcher.supervise.command import engine_command
 from launcher.supervise.files import InstanceFiles
@@ -70,6 +70,11 @@ class Running:
     @property
     def pid(self) -> int:
         return self.child.pid
+
+    @property
+    def real_pid(self) -> int:
+        """For people: below a wrapper the process that does the work."""
+        return proc.real(self.child.pid)
 
     def serving(self) -> None:
         """It has become ready: from now on it is watched for hangs."""

@@ -31,18 +31,20 @@ _MOVED_CPU = 0.02
 
 
 class Movement:
-    """Whether a process (with its children, where it is a wrapper) has moved lately."""
+    """Whether a process (or the one below it that does the work) has moved lately."""
 
     def __init__(self, pid: int) -> None:
-        self.pid = pid
+        self._leader = pid
+        self.pid = proc.real(pid)
         self.last = time.monotonic()
         self._sampled = self.last
-        self._before = proc.usage(pid)
+        self._before = proc.usage(self.pid)
         self._lines = 0
 
     def look(self, lines: int = 0) -> float:
         """Seconds since anything moved, after looking again. `lines`: how many it has written so far."""
         now = time.monotonic()
+        self.pid = proc.real(self._leader)
         usage = proc.usage(self.pid)
         before, self._before = self._before, usage
         moved = lines != self._lines
