@@ -9,6 +9,12 @@ if (PROJECT_NAME STREQUAL "llama.cpp")
 endif()
 
 function(kvlaunch_glue)
+    if (TARGET ggml)
+        if (TARGET ggml)
+        include("${CMAKE_CURRENT_FUNCTION_LIST_DIR}/../bandwidth/bandwidth.cmake")
+    endif()
+    endif()
+
     # Templates over JSON and HTTP: nothing here runs once per token and weight, so -O1 costs no throughput.
     foreach (target llama-common server-context llama-server-impl mtmd cpp-httplib)
         if (TARGET ${target})

@@ -21,7 +21,7 @@ from launcher.engine import compiling, manifest, source, verify, worktree
 from launcher.engine.capability import ask_help, parse_help
 from launcher.engine.compiling import BuildPlace
 from launcher.engine.manifest import Manifest, PatchRecord
-from launcher.engine.recipe import TARGETS, Recipe, cpu_options
+from launcher.engine.recipe import OWN_TARGETS, TARGETS, Recipe, cpu_options
 from launcher.engine.report import Reporter
 from launcher.engine.resolve import Resolved
 from launcher.engine.store import Engine, Store
@@ -32,6 +32,7 @@ from launcher.units import format_bytes
 
 _NEEDS = 1_200 << 20  # source, objects and binaries of a cpu build take 0.7 GB; a full disk is told beforehand
 _GPU = ("cuda", "vulkan", "rocm")
+_BINARIES = (*TARGETS, *OWN_TARGETS)
 
 
 @contextmanager
@@ -132,7 +133,7 @@ class Build:
         options |= {"LLAMA_BUILD_NUMBER": str(self.wanted.pin.number), "LLAMA_BUILD_COMMIT": self.wanted.commit}
         jobs = self.wanted.request.jobs or compiling.default_jobs()
         compiling.configure(self.place, options, self.environment)
-        steps = compiling.compile_targets(self.place, TARGETS, self.environment, jobs, self.report)
+        steps = compiling.compile_targets(self.place, _BINARIES, self.environment, jobs, self.report)
         cache = compiling.launcher(self.environment)
         note = f"{steps} steps" + (f" with {Path(cache).name}" if cache else "")
         self.report.done("compile", time.monotonic() - begin, note)
@@ -148,7 +149,7 @@ class Build:
         shutil.rmtree(fresh, ignore_errors=True)
         try:
             (fresh / "bin").mkdir(parents=True)
-            for target in TARGETS:
+            for target in _BINARIES:
                 shutil.copy2(self.place.build / "bin" / target, fresh / "bin" / target)
         except OSError as error:
             shutil.rmtree(fresh, ignore_errors=True)
@@ -193,7 +194,7 @@ class Build:
     def _leaks(self, folder: Path) -> verify.Fault | None:
         """A build path inside a binary: a store that can't be moved, and a user's name in a bug report."""
         root = os.fsencode(self.place.source.parent)
-        for target in TARGETS:
+        for target in _BINARIES:
             if root in (folder / "bin" / target).read_bytes():
                 return verify.Fault("relocation", f"{target} carries the path of its build folder")
         return None

@@ -24,6 +24,7 @@ from launcher.machine.tree import Tree
 from launcher.paths import shipped
 
 TARGETS = ("llama-server", "ggml-rpc-server", "llama-fit-params")
+OWN_TARGETS = ("kvlaunch-bandwidth",)  # ours, added by the glue: build/bandwidth
 _LAYOUT = 1  # of an engine's folder and manifest: raise it to make every engine anew
 
 
@@ -127,7 +128,7 @@ def compiler_identity(needs: Mapping[str, object], env: Mapping[str, str]) -> st
 
 def engine_key(pin: Pin, from_git: bool, patches: Sequence[Patch], recipe: Recipe) -> str:
     """16 hex digits of the hash of all that can change the result."""
-    glue = sorted((shipped("build") / "cmake").glob("*.cmake"))
+    glue = [*sorted((shipped("build") / "cmake").glob("*.cmake")), *sorted((shipped("build") / "bandwidth").iterdir())]
     parts = {
         "layout": _LAYOUT,
         "source": f"git {pin.git.url} {pin.git.tag}" if from_git and pin.git else pin.sha256,

@@ -308,11 +308,12 @@ def test_an_interrupted_build_leaves_nothing_half_and_no_compiler(
         [sys.executable, "-c", script], env={**os.environ, "CC": str(wrapper)}, stderr=subprocess.PIPE
     )
     deadline = time.monotonic() + 30
-    while not (tmp_path / "compilers").exists() and time.monotonic() < deadline and process.poll() is None:
+    started = tmp_path / "compilers"
+    while not (started.exists() and started.read_text()) and time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.02)
     process.send_signal(number)
     assert process.wait(10) != 0
-    pids = [int(line) for line in (tmp_path / "compilers").read_text().split()]
+    pids = [int(line) for line in started.read_text().split()]
     assert pids
     deadline = time.monotonic() + 5
     while any(_alive(pid) for pid in pids) and time.monotonic() < deadline:
