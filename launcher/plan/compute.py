@@ -65,14 +65,16 @@ def compute_bytes(
     else:
         # the embedding is looked up on the host, and every input is filled there first
         found[HOST] = placement.copies * sum(masks.values()) + _embedding_bytes(shape, batch, placement.copies)
-    for number, device in enumerate(placement.devices):
+    for device in placement.devices:
         layers = [index for index, held in enumerate(placement.layers) if held == device]
         has_output = placement.output == device
         if not layers and not has_output:
             continue
-        needed = _replay(shape, settings, batch, masks, layers, output=has_output, embedding=not number)
-        # pipeline parallelism keeps three more copies of what enters a device
-        more = (placement.copies - 1) * (sum(masks.values()) + 4 * shape.embedding_length * _F * batch.tokens)
+        first = 0 in layers
+        needed = _replay(shape, settings, batch, masks, layers, output=has_output, embedding=first)
+        # pipeline parallelism keeps more copies of what enters a device: masks, and rows of the embedding or of a layer
+        rows = (4 if first else 1) * shape.embedding_length * _F * batch.tokens
+        more = (placement.copies - 1) * (sum(masks.values()) + rows)
         found[device] = needed + more + _streamed_cache(shape, context, settings, placement, layers)
     return found
 
@@ -189,7 +191,15 @@ class _Builder:
         """build_inp_embd: rows by token, rows as given, and a mix of both; two of the three are never used."""
         graph, row = self.graph, self.row(self.width)
         if not looked_up:
-            return graph.input(row) if not embedding else graph.op(row, graph.input(row))
+            if not embedding:
+                return graph.input(row)
+            # the rows come from the host, all three kinds; the mix is made here
+            found = graph.input(row)
+            if self.shape.arch not in _UNMIXED:
+                rows, slots = graph.input(row), graph.input(8 * self.tokens)
+                copied = graph.op(row, graph.input(row))
+                graph.set_rows(copied, rows, slots)
+            return found
         tokens = graph.input(_F * self.tokens)
         graph.input(row)
         found = graph.op(row, tokens)

@@ -1,0 +1,176 @@
+"""Fits, tight or no, for each device, with the figure that would make it fit and the one key to change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from launcher.plan.kv import HOST
+from launcher.plan.ledger import LedgerLine
+from launcher.units import MIB, format_bytes
+
+# Of what is free, kept clear: allocators round up, other programs grow. Below it the verdict is tight.
+_MARGIN_SHARE = 0.02
+_MARGIN_LEAST = 128 * MIB
+
+
+class Fit(StrEnum):
+    """`tight`: it starts, but growth or a busy page cache can push it over."""
+
+    FITS = "fits"
+    TIGHT = "tight"
+    NO = "no"
+
+    @property
+    def rank(self) -> int:
+        """Larger is worse."""
+        return {"fits": 0, "tight": 1, "no": 2}[self.value]
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What one device has. None: could not be learnt, and nothing is claimed of it."""
+
+    total: int | None
+    free: int | None
+    reserved: int = 0
+    """Promised to other starts that are under way."""
+
+    @property
+    def usable(self) -> int | None:
+        """What a start may take."""
+        return None if self.free is None else max(self.free - self.reserved, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceVerdict:
+    """One device's sum against its room.
+
+    need, start  everything, growth included; what is taken at the start
+    reclaimable  the part of `need` that the kernel may drop
+    short        bytes that are missing (0 when it fits)
+    item, key    the largest consumer that a key can change, and that key
+    advice       what to write instead, as a sentence
+    """
+
+    device: str
+    total: int | None
+    free: int | None
+    need: int
+    start: int
+    reclaimable: int
+    fit: Fit
+    short: int = 0
+    item: str = ""
+    key: str = ""
+    advice: str = ""
+
+    def as_json(self) -> dict[str, object]:
+        """`plan --json` → devices (contract.md), and more."""
+        return {
+            "device": self.device,
+            "total": self.total,
+            "free": self.free,
+            "need": self.need,
+            "at_start": self.start,
+            "reclaimable": self.reclaimable,
+            "verdict": str(self.fit),
+            "short": self.short,
+            "key": self.key or None,
+            "advice": self.advice or None,
+        }
+
+
+def judge(lines: Sequence[LedgerLine], rooms: Mapping[str, Room]) -> tuple[DeviceVerdict, ...]:
+    """A verdict for every device that the ledger names, in its order."""
+    devices = dict.fromkeys(line.device for line in lines)
+    return tuple(
+        _judge(device, [line for line in lines if line.device == device], rooms.get(device, Room(None, None)))
+        for device in devices
+    )
+
+
+def overall(verdicts: Sequence[DeviceVerdict]) -> Fit:
+    """The worst of them."""
+    return max((verdict.fit for verdict in verdicts), key=lambda fit: fit.rank, default=Fit.FITS)
+
+
+def margin(free: int) -> int:
+    """What is kept clear of `free`."""
+    return max(int(free * _MARGIN_SHARE), min(_MARGIN_LEAST, free // 8))
+
+
+def fit_of(need: int, start: int, reclaimable: int, free: int | None) -> tuple[Fit, int]:
+    """The verdict and the bytes that are missing to a comfortable fit.
+
+    Unknown room is taken to suffice: nothing can be said. What only grows with use does not forbid a start, and mapped
+    weights can be read again from the disk: both make it tight.
+    """
+    if free is None:
+        return Fit.FITS, 0
+    comfortable = free - margin(free)
+    if need <= comfortable:
+        return Fit.FITS, 0
+    if start - reclaimable <= free:
+        return Fit.TIGHT, need - comfortable
+    return Fit.NO, start - reclaimable - free
+
+
+def _judge(device: str, lines: Sequence[LedgerLine], room: Room) -> DeviceVerdict:
+    need = sum(line.bytes for line in lines)
+    start = sum(line.bytes for line in lines if not line.grows)
+    reclaimable = sum(line.reclaimable for line in lines)
+    fit, short = fit_of(need, start, reclaimable, room.usable)
+    base = DeviceVerdict(device, room.total, room.free, need, start, reclaimable, fit, short)
+    if fit is Fit.FITS:
+        return base
+    line = _to_change(lines, short, growth=fit is Fit.TIGHT)
+    spilled = start - room.usable if fit is Fit.TIGHT and room.usable is not None else 0
+    if line is None:
+        return base
+    return DeviceVerdict(
+        device,
+        room.total,
+        room.free,
+        need,
+        start,
+        reclaimable,
+        fit,
+        short,
+        line.item,
+        line.key,
+        _advice(line, short, spilled),
+    )
+
+
+# what a person gives up first, where it is enough: a cap on growth, then context, then batch, then layers
+_FIRST = ("prompt-cache", "checkpoints", "kv", "compute", "mmproj", "draft", "recurrent", "lora", "weights")
+
+
+def _to_change(lines: Sequence[LedgerLine], short: int, *, growth: bool) -> LedgerLine | None:
+    """The first line, in the order of what is missed least, that alone can give what is missing; else the largest."""
+    changeable = [line for line in lines if line.key and line.item in _FIRST and (growth or not line.grows)]
+    changeable = [line for line in changeable if line.item != "weights" or line.device != HOST]
+    ranked = sorted(changeable, key=lambda line: _FIRST.index(line.item))
+    enough = [line for line in ranked if line.bytes - line.reclaimable >= short]
+    return enough[0] if enough else max(changeable, key=lambda line: line.bytes, default=None)
+
+
+def _advice(line: LedgerLine, short: int, spilled: int) -> str:
+    missing = f"{format_bytes(short)} too much"
+    if spilled > 0:
+        missing += f" ({format_bytes(spilled)} of the mapped weights would be read from the disk again and again)"
+    left = line.bytes - short
+    if left <= 0:
+        return f"{missing}; the largest part that can change is {line.item} ({line.key}), and alone it is not enough"
+    share = f"{100 * left // line.bytes} %"
+    words = {
+        "prompt-cache": f'set {line.key} to "{left // MIB}MiB" or less',
+        "checkpoints": f"lower {line.key} to {share} of what it is",
+        "kv": f"lower {line.key} to {share} of what it is, or take a smaller kv.tier",
+        "compute": f"lower {line.key} to {share} of what it is",
+        "weights": f"lower {line.key}: {share} of these weights fit",
+        "recurrent": f"lower {line.key}: {share} of the states fit",
+    }
+    return f"{missing}: {words.get(line.item, f'leave out {line.key}')}"
