@@ -1,0 +1,76 @@
+"""Looks at the files that a profile names, for the rules: the one part of this room that touches the disk.
+
+Headers alone are read, nothing is hashed, and a file that can't be read is a fact, not an error.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from launcher.errors import ProfileError
+from launcher.model.shape import ModelShape, read_shape
+from launcher.profile.schema import Profile
+from launcher.rules.case import Files
+
+_ENGINES_OWN = Path("etc/llama.cpp/config.ini")  # common/arg.cpp:721
+
+
+def look(profile: Profile, root: Path = Path("/")) -> Files:
+    """What there is to know. `root` is where /etc is looked for."""
+    missing: dict[str, str] = {}
+    shapes: dict[str, ModelShape] = {}
+    for key, path in _named(profile):
+        if why := _unusable(path):
+            missing[key] = f"{path}: {why}"
+        elif key in ("model.mmproj", "model.draft.path") or key.startswith("model.lora."):
+            try:
+                shapes[key] = read_shape(path)
+            except ProfileError as error:
+                missing[key] = error.message
+    loose, empty = set(), set()
+    keys = profile.serve.api_key_file
+    if keys is not None and "serve.api_key_file" not in missing:
+        if keys.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
+            loose.add("serve.api_key_file")
+        if not _has_key(keys):
+            empty.add("serve.api_key_file")
+    config = root / _ENGINES_OWN
+    return Files(missing, shapes, frozenset(loose), frozenset(empty), config if config.is_file() else None)
+
+
+def _named(profile: Profile) -> Iterator[tuple[str, Path]]:
+    """The files that must be there already; the model itself is read, and judged, elsewhere."""
+    model = profile.model
+    named: list[tuple[str, Path | str | None]] = [
+        ("model.mmproj", model.mmproj),
+        ("model.chat_template", model.chat_template),
+        ("model.draft.path", model.draft.path if model.draft is not None else None),
+        *((f"model.lora.{index}.path", lora.path) for index, lora in enumerate(model.lora)),
+        ("kv.calibration", profile.kv.calibration),
+        ("serve.api_key_file", profile.serve.api_key_file),
+        ("engine.binary", profile.engine.binary),
+    ]
+    for key, path in named:
+        if isinstance(path, Path):
+            yield key, path
+
+
+def _unusable(path: Path) -> str:
+    """Why the file can't be read, in words; empty where it can."""
+    try:
+        if path.is_dir():
+            return "it is a directory"
+        if not path.exists():
+            return "no such file"
+    except OSError as error:
+        return error.strerror or str(error)
+    return "" if os.access(path, os.R_OK) else "it may not be read by this user"
+
+
+def _has_key(path: Path) -> bool:
+    # lines that begin with # are comments, as the engine reads them
+    lines = path.read_text("utf-8", "replace").splitlines()
+    return any(line.strip() and not line.startswith("#") for line in lines)

@@ -1,0 +1,134 @@
+"""KV2xx: whether it fits, and memory that is asked for and can't be had."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from launcher.diagnostic import Severity
+from launcher.rules.case import Case
+from launcher.rules.facts import windowed
+from launcher.rules.rule import Act, Example, Found, Needs, rule, rules_of
+from launcher.units import MIB, format_bytes
+
+_MODEL = '[model]\npath = "model.gguf"\n[context]\nper_slot = 4096\n'
+
+
+@rule(
+    "KV201",
+    "does-not-fit",
+    Severity.ERROR,
+    Act.CRASH,
+    needs=Needs.MODEL,
+    why="The plan counts weights, cache, compute buffers and what else this engine allocates, against what this box "
+    "and its limits have free; the engine itself finds out while loading, or is killed by the kernel later.",
+    cost="Minutes of loading, then an end without a message, or other programs that are killed in its place.",
+    help="see `kvlaunch plan`: fewer slots, a smaller context or tier; `kvlaunch plan --max-context` finds the largest",
+    example=Example(_MODEL.replace("4096", "8192") + "slots = 64\n", ("a box with 2 GiB",)),
+    counter=Example(_MODEL, ("a box with 2 GiB",)),
+)
+def does_not_fit(case: Case) -> Iterator[Found]:
+    if case.planned.verdict == "no":
+        yield Found(_largest_wish(case), "the plan does not fit this machine's memory")
+        return
+    # the cache alone can be too much, whatever the rest takes
+    total = case.machine.memory.limit or case.machine.memory.total
+    if total is not None and not case.profile.compute.rpc and case.planned.kv_bytes > total:
+        on_devices = sum(device.memory_total or 0 for device in case.machine.devices)
+        if case.planned.kv_bytes > total + on_devices:
+            yield Found(
+                _largest_wish(case),
+                f"the cache alone takes {format_bytes(case.planned.kv_bytes)}; this machine has {format_bytes(total)}",
+            )
+
+
+@rule(
+    "KV202",
+    "fits-tightly",
+    Severity.WARNING,
+    Act.OURS,
+    needs=Needs.MODEL,
+    why="Little is left beside the plan: another program, a longer prompt or a driver's own reserve can take it.",
+    cost="It may be killed at run time.",
+    help="see `kvlaunch plan`, or name in supervise.fallback what may be given up",
+    example=Example(_MODEL, ("a plan that is tight",)),
+    counter=Example(_MODEL),
+)
+def fits_tightly(case: Case) -> Iterator[Found]:
+    if case.planned.verdict == "tight":
+        yield Found(_largest_wish(case), "the plan fits, but tightly")
+
+
+@rule(
+    "KV203",
+    "cannot-lock",
+    Severity.WARNING,
+    Act.IGNORE,
+    needs=Needs.MODEL,
+    why="Locking beyond the limit (ulimit -l) fails with a warning in the log, and the engine goes on unlocked "
+    "(src/llama-mmap.cpp, llama_mlock).",
+    cost="The weights can be swapped out, though they were to be locked.",
+    example=Example(_MODEL + '[compute]\nload = "mlock"\n', ("a box that locks 8 MiB",)),
+    counter=Example(_MODEL + '[compute]\nload = "mmap"\n', ("a box that locks 8 MiB",)),
+)
+def cannot_lock(case: Case) -> Iterator[Found]:
+    lockable = case.machine.memory.lockable
+    if "mlock" in case.profile.compute.load and lockable is not None and lockable < case.model.tensor_bytes:
+        size = format_bytes(case.model.tensor_bytes)
+        yield Found(
+            "compute.load",
+            f"the weights are {size}, but this process may lock {format_bytes(lockable)}",
+            'raise the limit (ulimit -l, LimitMEMLOCK=), or write load = "mmap"',
+        )
+
+
+@rule(
+    "KV204",
+    "prompt-cache-beyond-ram",
+    Severity.WARNING,
+    Act.CRASH,
+    needs=Needs.MODEL,
+    why="The prompt cache grows to kv.reuse.ram as conversations come and go; the engine never asks what is free "
+    "(tools/server/server-task.cpp, server_prompt_cache).",
+    cost="The kernel kills the engine hours after the start.",
+    example=Example(_MODEL + '[kv]\nreuse = { ram = "64GiB" }\n'),
+    counter=Example(_MODEL + '[kv]\nreuse = { ram = "1GiB" }\n'),
+)
+def prompt_cache_beyond_ram(case: Case) -> Iterator[Found]:
+    memory = case.machine.memory
+    available = memory.available if memory.limit is None else min(memory.limit, memory.available or memory.limit)
+    if available is None or not case.is_set("kv.reuse.ram"):
+        return
+    left = available - case.model.tensor_bytes - case.planned.kv_bytes
+    if case.profile.kv.reuse.ram > max(left, 0):
+        yield Found(
+            "kv.reuse.ram",
+            f"the prompt cache may grow to {format_bytes(case.profile.kv.reuse.ram)}, but beside the model "
+            f"{format_bytes(max(left, 0))} are free",
+            f'write ram = "{max(left // 2 // MIB, 0)}MiB"',
+        )
+
+
+@rule(
+    "KV205",
+    "swa-full-without-windows",
+    Severity.WARNING,
+    Act.IGNORE,
+    needs=Needs.MODEL,
+    why="`swa_full is not supported by this model, it will be disabled` (tools/server/server-context.cpp:1333).",
+    cost="The key does nothing.",
+    help="leave swa_full away",
+    example=Example(_MODEL + "[kv]\nswa_full = true\n"),
+    counter=Example(_MODEL + "[kv]\nswa_full = true\n", ("a model with sliding windows",)),
+)
+def swa_full_without_windows(case: Case) -> Iterator[Found]:
+    if case.profile.kv.swa_full and not windowed(case.model):
+        yield Found("kv.swa_full", "this model has no sliding windows")
+
+
+def _largest_wish(case: Case) -> str:
+    """The key that a person would turn first."""
+    written = ("context.total", "context.per_slot", "context.slots", "kv.tier")
+    return next((key for key in written if case.is_set(key)), "context")
+
+
+RULES = rules_of(globals())

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from launcher.engine.options import OPTIONS
+from launcher.plan.techniques import choose
+from launcher.rules.active import EXPECTATIONS, Seen, inactive
+
+START = [
+    "llama_context: n_ctx                 = 4096",
+    "llama_kv_cache: size = 36.00 MiB (  4096 cells,  30 layers,  2/2 seqs), K (q8_0): 24.00 MiB, V (q4_0): 12.00 MiB",
+    "srv    load_model: initializing, n_slots = 2, n_ctx_slot = 2048, kv_unified = 'false'",
+]
+TOLD: dict[str, Any] = {
+    "context": 4096, "slots": 2, "unified": False, "cache_type_k": "q8_0", "cache_type_v": "q4_0",
+    "flash_attention": "auto", "context_shift": True,
+}  # fmt: skip
+
+
+def keys(told: dict[str, Any], log: list[str], props: dict[str, Any] | None = None, slots: Any = ()) -> list[str]:
+    return [key for key, why in inactive(told, Seen(log, props or {}, slots)) if why]
+
+
+def test_an_engine_that_does_as_told_is_quiet() -> None:
+    assert keys(TOLD, START) == []
+    assert keys(TOLD, []) == [], "silence is no proof"
+
+
+@pytest.mark.parametrize(
+    ("told", "line", "key"),
+    [
+        ({}, "srv: ctx_shift is not supported by this context, it will be disabled", "context.shift"),
+        ({"cache_reuse": 256}, "cache_reuse is not supported by multimodal, it will be disabled", "kv.reuse.chunk"),
+        ({"swa_full": True}, "swa_full is not supported by this model, it will be disabled", "kv.swa_full"),
+        (
+            {"flash_attention": "on"},
+            "llama_init_from_model: flash_attn is not compatible with Grok - forcing off",
+            "compute.flash_attention",
+        ),
+        ({"spec_type": "draft-simple"}, "failed to initialize speculative decoding context: vocab", "model.draft"),
+        (
+            {"unified_per_slot": 9000},
+            "--kv-unified-per-slot (9000) exceeds the per-slot pool capacity",
+            "context.per_slot",
+        ),
+    ],
+)
+def test_a_line_that_takes_it_back(told: dict[str, Any], line: str, key: str) -> None:
+    assert keys({**TOLD, **told}, [*START, line]) == [key]
+
+
+def test_other_figures_than_planned() -> None:
+    assert keys({**TOLD, "slots": 4}, START) == ["context.slots"]
+    assert keys({**TOLD, "cache_type_k": "f16"}, START) == ["kv.tier"]
+    assert keys({**TOLD, "unified": True}, START) == ["context.unified"]
+
+
+def test_a_patch_reports_itself() -> None:
+    told = {"session_affinity": True, "residency": "heads"}
+    assert keys(told, [], {"kvlaunch": {"affinity": True, "residency": False}}) == ["kv.residency"]
+    assert keys(told, [], {}) == []
+
+
+def test_a_slot_without_speculation() -> None:
+    assert keys({"spec_type": "draft-simple"}, [], {}, [{"speculative": False}]) == ["model.draft"]
+
+
+def test_every_technique_has_an_expectation() -> None:
+    assert {one.setting for one in EXPECTATIONS} <= set(OPTIONS)
+    settings_only = {"host_layers", "device_budget", "listen_fd", "pcie_autodetect", "pcie_bandwidth"}
+    parameters = {name for name in OPTIONS if name.startswith(("rest_kv_", "prefix_pool_", "state_"))}
+    covered = {one.setting for one in EXPECTATIONS}
+    assert {name for name, option in OPTIONS.items() if option.patch} - settings_only - parameters <= covered
+    assert callable(choose)
