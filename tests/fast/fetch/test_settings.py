@@ -80,3 +80,13 @@ def test_no_index_at_all_says_what_to_set(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(BuildError) as caught:
         load_settings(env(tmp_path))
     assert "UV_DEFAULT_INDEX" in caught.value.help
+
+
+def test_the_built_in_index_is_read_from_pythons_own_pip(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where neither pip nor uv can be asked, the pip that Python carries for new environments knows it."""
+    monkeypatch.undo()
+    found = settings._bundled_pip_index()
+    if found is None:
+        pytest.skip("this Python carries no pip")
+    assert found.startswith("https://") and found.endswith("/simple")
+    assert settings._bundled_pip_index() == settings.built_in_index({})
