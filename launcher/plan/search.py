@@ -123,10 +123,10 @@ def useful_tiers(types: Collection[str]) -> tuple[Tier, ...]:
     """The pairs worth a look among the cache types that an engine has: V may be coarser than K, not finer."""
     order = [name for name in _FINEST_FIRST if name in types]
     pairs = ((k, v) for number, k in enumerate(order) for v in order[number:])
-    return tuple(Tier(k, v) for k, v in pairs if k in ("f16", v) or (k, v) in _MIXED)
+    return tuple(Tier(k, v) for k, v in pairs if k == v or (k, v) in _MIXED)
 
 
-# f16 with anything loses nothing on K; these mixes have a place of their own between the plain ones
+# mixes that have a place of their own between the plain ones
 _FINEST_FIRST = ("f16", "q8_0", "q5_1", "q5_0", "iq4_nl", "q4_0", "turbo4", "turbo3", "turbo2")
 _MIXED = frozenset(
     {("q8_0", "q5_1"), ("q8_0", "q5_0"), ("q8_0", "q4_0"), ("q8_0", "turbo3"), ("q8_0", "turbo2"), ("q5_1", "q4_0")}

@@ -129,19 +129,7 @@ def _judge(device: str, lines: Sequence[LedgerLine], room: Room) -> DeviceVerdic
     spilled = start - room.usable if fit is Fit.TIGHT and room.usable is not None else 0
     if line is None:
         return base
-    return DeviceVerdict(
-        device,
-        room.total,
-        room.free,
-        need,
-        start,
-        reclaimable,
-        fit,
-        short,
-        line.item,
-        line.key,
-        _advice(line, short, spilled),
-    )
+    return replace(base, item=line.item, key=line.key, advice=_advice(line, short, spilled))
 
 
 # what a person gives up first, where it is enough: a cap on growth, then context, then batch, then layers
