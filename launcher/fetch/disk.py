@@ -25,7 +25,8 @@ def hash_file(path: Path) -> str:
 def disk_error(error: OSError, folder: Path, need: int | None = None) -> BuildError:
     """What an OSError of writing into `folder` means to a person."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        free = format_bytes(shutil.disk_usage(folder).free)
+        there = next((p for p in (folder, *folder.parents) if p.exists()), Path("/"))
+        free = format_bytes(shutil.disk_usage(there).free)
         wanted = f", {format_bytes(need)} needed" if need else ""
         return BuildError(
             f"no space left for {folder}: {free} free{wanted}",

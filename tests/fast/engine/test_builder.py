@@ -21,7 +21,7 @@ import pytest
 from launcher.engine import chain, compiling, verify
 from launcher.engine import resolve as resolving
 from launcher.engine.builder import build_engine
-from launcher.engine.pins import Pin
+from launcher.engine.pins import GitSource, Pin
 from launcher.engine.report import Silent
 from launcher.engine.request import BuildRequest
 from launcher.engine.resolve import find_engine, resolve
@@ -342,6 +342,30 @@ def test_a_build_folder_that_a_killed_verification_left_away_is_taken_back(
     build_engine(replace(request_, force=True), places, Silent())
     assert (root / "build" / "bin" / "llama-server").stat().st_mtime_ns == stamp
     assert not (root / "build.away").exists()
+
+
+def test_a_git_tag_is_the_other_source(
+    places: Places, request_: BuildRequest, fake_pin: Pin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upstream = shutil.copytree(FAKE, tmp_path / "upstream")
+    identity = ("-c", "user.name=x", "-c", "user.email=x@localhost")
+    for command in (["init", "-q"], ["add", "-A"], [*identity, "commit", "-qm", "x"], ["tag", "b7"]):
+        subprocess.run(["git", "-C", upstream, *command], check=True)
+    pin = replace(fake_pin, git=GitSource(upstream.as_uri(), "b7"))
+    monkeypatch.setattr(resolving, "read_pin", lambda name: pin)
+    shutil.rmtree(places.cache / "downloads")
+    engine = build_engine(replace(request_, from_git=True), places, Silent())
+    assert engine.manifest.source == "git" and engine.key != resolve(request_).key
+    gone = replace(pin, git=GitSource(upstream.as_uri(), "b8"), name="b8")
+    monkeypatch.setattr(resolving, "read_pin", lambda name: gone)
+    with pytest.raises(BuildError, match=r"cannot clone .* at b8"):
+        build_engine(replace(request_, from_git=True), places, Silent())
+
+
+def test_a_folder_that_cannot_be_written_is_told_in_words(places: Places, request_: BuildRequest) -> None:
+    places.data.write_text("a file where a folder should be")
+    with pytest.raises(BuildError, match=r"cannot write in .*data/engines: Not a directory"):
+        build_engine(request_, places, Silent())
 
 
 def test_a_broken_manifest_is_no_engine(places: Places, request_: BuildRequest) -> None:
