@@ -99,7 +99,7 @@ def _listing(url: str, get: GetPage) -> Iterable[RemoteFile]:
     if local is not None:
         return _local_listing(local)
     if url.endswith((".tar.gz", ".whl", ".zip")):  # find-links may name an archive itself
-        return [_link(url, "")]
+        return [_link(url)]
     page = get(url)
     if page is None:
         return []
@@ -141,7 +141,7 @@ def parse_html(base: str, text: str) -> list[RemoteFile]:
     parser = _Anchors()
     parser.feed(text)
     base = urljoin(base, parser.base) if parser.base else base
-    return [_link(urljoin(base, href), "") for href in parser.hrefs]
+    return [_link(urljoin(base, href)) for href in parser.hrefs]
 
 
 class _Anchors(HTMLParser):
@@ -158,7 +158,7 @@ class _Anchors(HTMLParser):
             self.base = href
 
 
-def _link(url: str, _: str) -> RemoteFile:
+def _link(url: str) -> RemoteFile:
     plain, fragment = urldefrag(url)
     sha256 = fragment.removeprefix("sha256=") if fragment.startswith("sha256=") else None
     return RemoteFile(plain, unquote(urlsplit(plain).path).rsplit("/", 1)[-1], None, sha256)
