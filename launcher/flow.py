@@ -6,9 +6,10 @@ fetches and builds is in `prepare`, for `up`.
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,17 +21,24 @@ from launcher.machine.types import Machine
 from launcher.model import sources
 from launcher.model.shape import ModelShape, read_shape
 from launcher.paths import Places, places
-from launcher.plan.plan import Plan, make_plan
+from launcher.plan.dryrun import DryRun
+from launcher.plan.kv import HOST
+from launcher.plan.plan import Given, Plan, make_plan, with_context
+from launcher.plan.verdict import Fit, overall
 from launcher.profile.load import load_profile
 from launcher.profile.schema import Profile
 
 if TYPE_CHECKING:
     from launcher.engine.store import Engine
+    from launcher.plan.search import Front
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One profile on one machine with one engine. `shape` and `plan` are None while the model isn't here yet."""
+    """One profile on one machine with one engine. `shape` and `plan` are None while the model isn't here yet.
+
+    dry_run, measured, reserved  see plan.Given: what was learnt before this judgement
+    """
 
     profile: Profile
     places: Places
@@ -41,6 +49,10 @@ class Case:
     plan: Plan | None
     diagnostics: tuple[Diagnostic, ...]
     skipped: tuple[str, ...]
+    engine: Engine | None = None
+    dry_run: DryRun | None = None
+    measured: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    reserved: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -71,16 +83,66 @@ def read_case(
     machine = machine or probe()
     capability = read_capability(profile, here, engine_help, engine)
     model = locate_model(profile, here)
-    case = Case(profile, here, machine, capability, model, None, None, (), ())
-    return judge(case)
+    return judge(Case(profile, here, machine, capability, model, None, None, (), (), engine))
+
+
+def with_engine(case: Case) -> Case:
+    """The case as the engine in the store answers it, if one is built: its own options, its own dry run."""
+    engine = built_engine(case)
+    if engine is None or case.plan is None:
+        return case
+    capability = read_capability(case.profile, case.places, None, engine)
+    return judge(replace(case, engine=engine, capability=capability))
+
+
+def case_for_model(model: Path, name: str, slots: int) -> Case:
+    """A case for someone who has only a file: every other key at its default."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / f"{name}.toml"
+        file.write_text(f"[model]\npath = {json.dumps(str(model.absolute()))}\n[context]\nslots = {slots}\n")
+        return read_case(str(file))
+
+
+def largest_context(case: Case) -> int | None:
+    """The most tokens a slot that fit, at most what the model was trained for; None where nothing fits."""
+    from launcher.plan.search import largest
+
+    plan = case.plan
+    assert plan is not None
+
+    def fits(per_slot: int) -> bool:
+        return overall(with_context(plan, per_slot)[2]) is Fit.FITS
+
+    return largest(fits, plan.split.train)
+
+
+def search_front(case: Case) -> tuple[Front, float]:
+    """The Pareto front over tier, residency, slots and context, and the seconds it took."""
+    from time import monotonic
+
+    from launcher.plan.search import Space, Speeds, search, useful_tiers
+
+    plan = case.plan
+    assert plan is not None
+    host = (case.machine.memory.gbps or 0) * 1e9
+    memory = {device.id: (device.memory_gbps or 0) * 1e9 for device in case.machine.devices} | {HOST: host}
+    link = {device.id: (device.pcie.gbps or 0) * 1e9 for device in case.machine.devices if device.pcie}
+    began = monotonic()
+    tiers = useful_tiers(case.capability.cache_types)
+    front = search(plan.demand, plan.rooms, Speeds(memory, link), Space(tiers))
+    return front, monotonic() - began
 
 
 def judge(case: Case) -> Case:
     """Read the model's header, plan, and hold every rule against the result."""
     from launcher.rules import check
+    from launcher.rules.files import look
 
     shape = plan = None
     faults: list[Diagnostic] = []
+    files = look(case.profile)
     if case.model is not None:
         try:
             shape = read_shape(case.model)
@@ -91,17 +153,16 @@ def judge(case: Case) -> Case:
                 case.capability.options,
                 model=case.model,
                 state_dir=case.places.instance(case.profile.name),
+                given=Given(files.shapes, case.dry_run, case.measured, case.reserved),
             )
         except ProfileError as error:
             faults.append(_as_diagnostic(error, case.profile))
-    found, skipped = check(case.profile, shape, case.machine, case.capability, plan)
+    found, skipped = check(case.profile, shape, case.machine, case.capability, plan, files)
     return replace(case, shape=shape, plan=plan, diagnostics=(*faults, *found), skipped=skipped)
 
 
 def read_machine(path: Path) -> Machine:
     """`--machine FILE`: the output of `probe --json`, of this box or another. Raises ProfileError."""
-    import json
-
     try:
         data = json.loads(path.read_text("utf-8"))
     except OSError as error:
@@ -124,6 +185,17 @@ def read_capability(profile: Profile, here: Places, engine_help: Path | None, en
             engine.help_text.read_text("utf-8"), f"engine {engine.key}", sorted(engine.manifest.patch_ids)
         )
     return of_pin(profile.engine.patches)
+
+
+def built_engine(case: Case) -> Engine | None:
+    """The engine in the store that `up` would take; None where it isn't built yet, or a binary is given."""
+    from launcher.engine.request import request_for
+    from launcher.engine.resolve import find_engine
+
+    profile = case.profile
+    if profile.engine.binary is not None:
+        return None
+    return find_engine(request_for(profile.engine.patches, profile.compute.backend, case.machine), case.places)
 
 
 def locate_model(profile: Profile, here: Places) -> Path | None:

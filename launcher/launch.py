@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from launcher.diagnostic import Severity
 from launcher.engine.report import Reporter
 from launcher.errors import DoesNotFit, ProfileError
 from launcher.flow import Case, errors_of, judge
@@ -43,14 +44,20 @@ def fetch_model(case: Case, report: Reporter) -> Case:
 
 
 def require_good(case: Case, *, anyway: bool = False) -> None:
-    """Raise what a case with errors ends with: ProfileError (10) before DoesNotFit (11)."""
-    error = errors_of(case)
-    if error is not None:
+    """Raise what a case with errors ends with: ProfileError (10) before DoesNotFit (11), which `anyway` allows."""
+    errors = [found for found in case.diagnostics if found.severity is Severity.ERROR]
+    unfit = [found for found in errors if found.rule == "KV201"]
+    if len(errors) > len(unfit):
+        error = errors_of(case)
+        assert error is not None
         raise error
-    plan = case.plan
-    if plan is not None and plan.verdict == "no" and not anyway:
+    if unfit and not anyway:
+        assert case.plan is not None
+        advice = [f"{device.device}: {device.advice}" for device in case.plan.devices if device.advice]
         raise DoesNotFit(
-            f"{case.profile.file}: the plan does not fit", rule="KV201", help="`kvlaunch plan` shows what would"
+            f"{case.profile.file}: {unfit[0].message}",
+            rule="KV201",
+            help="\n".join([*advice, "`kvlaunch plan` shows every byte; `up --anyway` starts it all the same"]),
         )
 
 

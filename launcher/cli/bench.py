@@ -59,8 +59,8 @@ def _run(technique: str, quick: bool, seed: int) -> Record:
     from importlib import import_module
 
     from launcher.bench.record import Record
-    from launcher.cli.stages import Stages
     from launcher.bench.setup import bench_engine, bench_models
+    from launcher.cli.stages import Stages
     from launcher.machine.probe import probe
 
     stages = Stages()

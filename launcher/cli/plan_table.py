@@ -1,0 +1,122 @@
+"""The plan as a person wants it: context per slot, a bar for each device with its parts, the verdict, the next step."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from launcher.cli.render import colour
+from launcher.units import format_bytes, format_tokens
+
+if TYPE_CHECKING:
+    from launcher.flow import Case
+    from launcher.plan.ledger import LedgerLine
+    from launcher.plan.plan import Plan
+    from launcher.plan.verdict import DeviceVerdict
+
+_BAR = 56  # columns that stand for what is free on the device
+_FILL = {
+    "weights": ("█", "blue"),
+    "kv": ("▓", "green"),
+    "recurrent": ("▓", "green"),
+    "compute": ("▒", "yellow"),
+    "prompt-cache": ("░", "dim"),
+    "checkpoints": ("░", "dim"),
+}
+_VERDICTS = {"fits": "green", "tight": "yellow", "no": "red"}
+
+
+def show_plan(case: Case, *, verbose: bool) -> None:
+    """Print it. With `verbose` every ledger line has its formula, its numbers and their source."""
+    plan = case.plan
+    assert plan is not None and case.shape is not None
+    shape = case.shape
+    print(f"{colour(case.profile.name, 'bold')}  {shape.name or shape.arch}, {format_bytes(shape.size)}, {shape.arch}")
+    print(f"  {_context(plan)}")
+    print(f"  {_cache(case, plan)}")
+    active = [name for name, on in plan.techniques.active.items() if on]
+    print(f"  techniques: {', '.join(active) or 'none'}; options known from {case.capability.source}")
+    for verdict in plan.devices:
+        print()
+        _device(plan, verdict, verbose)
+    print()
+    _next_larger(plan)
+    if verbose:
+        print("\n  " + " ".join(case.argv))
+    if case.diagnostics:
+        from launcher.cli.render import wants_colour
+        from launcher.rules.render import render_diagnostics
+
+        print("\n" + render_diagnostics(case.diagnostics, colour=wants_colour(sys.stdout)))
+
+
+def _context(plan: Plan) -> str:
+    split = plan.split
+    many = f"{split.slots} slots × " if split.slots > 1 else ""
+    how = "in one pool" if split.unified else "each its own share" if split.slots > 1 else "one slot"
+    text = f"{many}{format_tokens(split.per_slot)} tokens, {how}; {split.total} cells allocated"
+    if split.train and split.per_slot == split.train:
+        text += ", all that the model was trained for"
+    if split.wasted:
+        text += f", {split.wasted} of them out of reach"
+    return text
+
+
+def _cache(case: Case, plan: Plan) -> str:
+    parts = " + ".join(f"{part.kind} {part.layers} layers × {part.cells} cells" for part in plan.kv)
+    return f"cache {format_bytes(plan.kv_bytes)} as {case.profile.kv.tier}: {parts}"
+
+
+def _device(plan: Plan, verdict: DeviceVerdict, verbose: bool) -> None:
+    lines = [line for line in plan.ledger if line.device == verdict.device]
+    word = colour({"no": "does not fit"}.get(str(verdict.fit), str(verdict.fit)), _VERDICTS[verdict.fit], "bold")
+    free = format_bytes(verdict.free) if verdict.free is not None else "unknown"
+    print(f"  {colour(verdict.device, 'bold')}  {format_bytes(verdict.need)} of {free} free  {word}")
+    print(f"  {_bar(lines, verdict)}")
+    for line in lines:
+        mark, paint = _FILL.get(line.item, ("▪", "dim"))
+        notes = [
+            word for word, on in (("mapped, can be dropped", line.reclaimable), ("grows with use", line.grows)) if on
+        ]
+        tail = f"  {colour(', '.join(notes), 'dim')}" if notes else ""
+        print(f"    {colour(mark, paint)} {line.item:<13}{format_bytes(line.bytes):>11}{tail}")
+        if verbose:
+            print(f"        {line.formula}  [{line.source}]")
+    if verdict.advice:
+        print(f"    {colour('→', _VERDICTS[verdict.fit])} {verdict.advice}")
+
+
+def _bar(lines: list[LedgerLine], verdict: DeviceVerdict) -> str:
+    """One column for each share of what is free; what goes beyond is drawn beyond the end."""
+    whole = verdict.free or verdict.need
+    out, used = "", 0
+    for line in lines:
+        mark, paint = _FILL.get(line.item, ("▪", "dim"))
+        used += line.bytes
+        columns = round(used / whole * _BAR) - _length(out)
+        if columns > 0:
+            out += mark * columns if not sys.stdout.isatty() else colour(mark * columns, paint)
+    blank = _BAR - _length(out)
+    return f"▕{out}{'·' * blank}▏" if blank >= 0 else f"▕{out}▏"
+
+
+def _length(text: str) -> int:
+    """Columns, colours not counted."""
+    import re
+
+    return len(re.sub(r"\033\[[0-9;]*m", "", text))
+
+
+def _next_larger(plan: Plan) -> None:
+    """What twice the context would take, or that the model has no use for more."""
+    from launcher.plan.plan import with_context
+
+    split = plan.split
+    if split.train and split.per_slot * 2 > split.train:
+        if split.per_slot < split.train:
+            print(f"  it was trained for {split.train} tokens: {split.train - split.per_slot} more could be used")
+        return
+    larger = split.per_slot * 2
+    _, _, verdicts = with_context(plan, larger)
+    words = ", ".join(f"{v.device} {format_bytes(v.need)} {v.fit}" for v in verdicts)
+    print(f"  with {format_tokens(larger)} tokens a slot: {words}")
