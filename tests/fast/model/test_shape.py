@@ -60,10 +60,10 @@ def test_kv_heads_default_to_heads(write, gguf):
         ("gemma3", {"attention__sliding_window": 512, "attention__sliding_window_pattern": 3}, [1, 1, 0, 1, 1, 0]),
         (
             "gemma3",
-            {"attention__sliding_window": 512, "attention__sliding_window_pattern": [True, False, False, True] + [True] * 2},
+            {"attention__sliding_window": 9, "attention__sliding_window_pattern": [True, False, False] + [True] * 3},
             [1, 0, 0, 1, 1, 1],
         ),
-        ("mimo2", {"attention__sliding_window": 9, "attention__sliding_window_pattern": [1, 0, 1, 0, 0]}, [1, 0, 1, 0, 0, 0]),
+        ("mimo2", {"attention__sliding_window": 9, "attention__sliding_window_pattern": [1, 0, 1]}, [1, 0, 1, 0, 0, 0]),
     ],
 )  # fmt: skip
 def test_which_layers_slide(write, gguf, arch, more, sliding):
