@@ -199,9 +199,9 @@ def _compute(demand: Demand) -> Iterator[LedgerLine]:
         if trusted:
             yield LedgerLine("compute", device, corrected, Source.DRY_RUN, 0, text, "compute.ubatch")
         else:
-            yield LedgerLine(
-                "compute", device, max(size, corrected), Source.FORMULA, 0, f"{base}; {text}", "compute.ubatch"
-            )
+            # half a MiB either way is the dry run's own rounding
+            held = corrected if corrected - size > MIB else size
+            yield LedgerLine("compute", device, held, Source.FORMULA, 0, f"{base}; {text}", "compute.ubatch")
 
 
 def _output(demand: Demand) -> Iterator[LedgerLine]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 
 from launcher.model.shape import ModelShape
+from launcher.model.types import storage_type
 from launcher.plan.compute import compute_bytes
 from launcher.plan.context import PAD, allocate, pad
 from launcher.plan.kv import HOST, KvSettings, kv_parts
@@ -201,12 +202,15 @@ def _lines(demand: Demand, space: Space, speeds: Speeds) -> Iterator[_Line]:
         for residency in space.residencies:
             placement = spread(demand.placement, residency)
             near, far = _two(demand, slots)
-            compute = [
-                compute_bytes(demand.shape, allocate(size, slots, demand.context.unified), demand.settings, placement)
-                for size in (near, far)
-            ]
+            buffers: dict[tuple[bool, bool], list[Mapping[str, int]]] = {}
             for tier in space.tiers:
                 settings = replace(demand.settings, tier=tier, tiers={})
+                # of a tier the graph sees only whether K and V are turned before they are stored
+                turned = (storage_type(tier.k).quantized, storage_type(tier.v).quantized)
+                if turned not in buffers:
+                    contexts = (allocate(size, slots, demand.context.unified) for size in (near, far))
+                    buffers[turned] = [compute_bytes(demand.shape, c, settings, placement) for c in contexts]
+                compute = buffers[turned]
                 yield _line(demand, placement, residency, settings, slots, (near, far), compute, fixed, active, speeds)
 
 
