@@ -15,6 +15,7 @@ from launcher.model.layers import LayerShape, Recurrent, Window
 from launcher.model.layers import Memory as Cache
 from launcher.model.shape import ModelShape, Rope, TensorInfo
 from launcher.plan.plan import Plan, make_plan
+from launcher.plan.verdict import Fit
 from launcher.profile.load import load_profile
 from launcher.profile.schema import Profile
 from launcher.profile.tier import CACHE_TYPES
@@ -158,7 +159,9 @@ def plan_of(profile: Profile, case: Situation) -> Plan | None:
     plan = make_plan(
         profile, case.shape, case.machine, case.capability.options, model=case.shape.path, state_dir=Path("/state")
     )
-    return replace(plan, verdict="tight") if case.tight else plan
+    if not case.tight:
+        return plan
+    return replace(plan, devices=tuple(replace(device, fit=Fit.TIGHT) for device in plan.devices))
 
 
 def findings(folder: Path, text: str, given: Sequence[str] = ()) -> tuple[tuple[Diagnostic, ...], tuple[str, ...]]:
