@@ -50,25 +50,33 @@ class Start:
         return sum(a.mib for a in self.allocations if a.item == item and device in (None, a.device))
 
 
-def device_of(buffer: str) -> str:
-    """The device that a buffer lies on: `CPU_Mapped`, `CPU_REPACK` and a device's pinned host memory are the host."""
-    name = buffer.partition("[")[0]
+def device_of(buffer: str, workers: Sequence[str] = ()) -> str:
+    """The device that a buffer lies on: `CPU_Mapped`, `CPU_REPACK` and a device's pinned host memory are the host.
+
+    Each rpc worker counts its own devices from 0, so `RPC0[127.0.0.1:50052]` is known by its address: the devices are
+    numbered in the order of `workers` (one device each).
+    """
+    name, _, address = buffer.partition("[")
+    if address.rstrip("]") in workers:
+        return f"RPC{workers.index(address.rstrip(']'))}"
     return "host" if name.startswith("CPU") or name.endswith("_Host") else name
 
 
-def read_allocations(lines: Sequence[str]) -> tuple[Allocation, ...]:
-    """The buffers that these log lines name, in order. A later reserve replaces an earlier one."""
+def read_allocations(lines: Sequence[str], workers: Sequence[str] = ()) -> tuple[Allocation, ...]:
+    """The buffers that these log lines name, in order."""
     found: list[Allocation] = []
     for line in lines:
         match = _BUFFER.search(line)
         if match is None:
             continue
         item = _ITEMS.get(match["what"], "recurrent")
-        found.append(Allocation(item, device_of(match["buffer"]), float(match["size"]), match["buffer"]))
+        found.append(Allocation(item, device_of(match["buffer"], workers), float(match["size"]), match["buffer"]))
     return tuple(found)
 
 
-def start(server: Path, argv: Sequence[str], *, timeout: float = 60.0, until: str = _DONE) -> Start:
+def start(
+    server: Path, argv: Sequence[str], *, timeout: float = 60.0, until: str = _DONE, workers: Sequence[str] = ()
+) -> Start:
     """Run `server argv` until its memory is reserved, then kill it. The environment is clean, the port a free one."""
     command = (str(server), *argv, "--host", "127.0.0.1", "--port", "0", "-lv", "4", "--fit", "off", "--no-warmup")
     began = time.monotonic()
@@ -89,7 +97,9 @@ def start(server: Path, argv: Sequence[str], *, timeout: float = 60.0, until: st
             with suppress(subprocess.TimeoutExpired):
                 process.wait(5)
             code = None if ready else process.returncode
-    return Start(command, ready, code, read_allocations(lines), time.monotonic() - began, tuple(lines[-_KEPT_LINES:]))
+    return Start(
+        command, ready, code, read_allocations(lines, workers), time.monotonic() - began, tuple(lines[-_KEPT_LINES:])
+    )
 
 
 def _lines(process: subprocess.Popen[bytes], deadline: float) -> Iterator[str]:

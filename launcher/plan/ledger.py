@@ -25,6 +25,7 @@ from launcher.units import GIB, MIB, format_bytes
 _HOST_BASE = 48 * MIB
 _HOST_PER_TOKEN = 100  # bytes for each token of the vocabulary
 RESERVE: Mapping[str, int] = {"cuda": 512 * MIB, "rocm": 512 * MIB, "vulkan": 192 * MIB, "rpc": 16 * MIB}
+_DRY_RUN_ROUNDING = MIB // 2  # its figures are whole MiB
 _CLIP_COMPUTE = 0.15  # an mmproj's own compute buffer, as a share of its weights; at least 64 MiB
 
 
@@ -191,16 +192,18 @@ def _compute(demand: Demand) -> Iterator[LedgerLine]:
         if seen is None:
             yield LedgerLine("compute", device, size, Source.FORMULA, 0, base, "compute.ubatch")
             continue
-        excess = whole.get(device, size) - size
+        reserved = whole.get(device, size)
+        excess = reserved - size
         corrected = max(seen - excess, 0)
-        # where the outputs are most of it, what is left says little: the formula then is the better word
-        trusted = excess <= seen // 2
         text = f"dry run {format_bytes(seen)} − {format_bytes(excess)} of outputs that the server does not reserve"
-        if trusted:
+        if abs(seen - reserved) <= _DRY_RUN_ROUNDING + seen // 50:
+            # it says what the formula says, which has the finer grain
+            yield LedgerLine("compute", device, size, Source.DRY_RUN, 0, f"{base}, as the {text}", "compute.ubatch")
+        elif excess <= seen // 2:
             yield LedgerLine("compute", device, corrected, Source.DRY_RUN, 0, text, "compute.ubatch")
         else:
-            # half a MiB either way is the dry run's own rounding
-            held = corrected if corrected - size > MIB else size
+            # where outputs are most of it, what is left says little of the rest: the larger word counts
+            held = max(size, corrected)
             yield LedgerLine("compute", device, held, Source.FORMULA, 0, f"{base}; {text}", "compute.ubatch")
 
 

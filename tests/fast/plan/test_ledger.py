@@ -123,11 +123,18 @@ def test_a_dry_run_is_mended_for_its_outputs(shape, table):
     assert "dry run" in line.formula
 
 
-def test_a_dry_run_that_is_all_outputs_does_not_outvote_the_formula(smollm2):
+def test_a_dry_run_that_agrees_confirms_the_finer_figure(smollm2):
     demand = _demand(smollm2, 4096, dry_run=parse_dry_run("Host 92 90 106"))  # what the pin really printed
     line = _line(demand, "compute")
-    assert line.source is Source.FORMULA
-    assert line.bytes / MIB == pytest.approx(18.64, abs=0.6)  # what the server then took
+    assert line.source is Source.DRY_RUN
+    assert line.bytes / MIB == pytest.approx(18.64, abs=0.01)  # what the server then took
+
+
+def test_a_dry_run_that_is_all_outputs_and_disagrees_is_taken_for_the_worse(smollm2):
+    demand = _demand(smollm2, 4096, dry_run=parse_dry_run("Host 92 90 140"))
+    line = _line(demand, "compute")
+    assert line.source is Source.FORMULA and "140" in line.formula
+    assert line.bytes / MIB == pytest.approx(18.64 + 34, abs=1.5)
 
 
 def test_adapters_lie_beside_what_they_change(smollm2, shape, table):
