@@ -11,22 +11,25 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from launcher.diagnostic import Diagnostic, Severity
 from launcher.engine.capability import Capability, from_binary, from_help_file, of_pin, parse_help
+from launcher.engine.second_opinion import dry_run
 from launcher.errors import KvlaunchError, ProfileError
 from launcher.machine.probe import probe
 from launcher.machine.types import Machine
+from launcher.measured import measured_file, read_measured
 from launcher.model import sources
 from launcher.model.shape import ModelShape, read_shape
 from launcher.paths import Places, places
-from launcher.plan.dryrun import DryRun
+from launcher.plan.dryrun import DryRun, parse_dry_run
 from launcher.plan.kv import HOST
 from launcher.plan.plan import Given, Plan, make_plan, with_context
 from launcher.plan.verdict import Fit, overall
 from launcher.profile.load import load_profile
 from launcher.profile.schema import Profile
+from launcher.reserve import reserved
 
 if TYPE_CHECKING:
     from launcher.engine.store import Engine
@@ -87,12 +90,48 @@ def read_case(
 
 
 def with_engine(case: Case) -> Case:
-    """The case as the engine in the store answers it, if one is built: its own options, its own dry run."""
+    """The case as the engine in the store answers it, if one is built."""
     engine = built_engine(case)
-    if engine is None or case.plan is None:
+    return case if engine is None or case.plan is None else refine(replace(case, engine=engine))
+
+
+def refine(case: Case) -> Case:
+    """Judge a case anew with all that its engine knows: its own options, its dry run, what it took before.
+
+    With a binary that was given there is nothing more to ask; what other starts reserve counts either way.
+    """
+    if case.engine is None:
+        return judge(replace(case, reserved=reserved(case.places, besides=case.profile.name)))
+    capability = read_capability(case.profile, case.places, None, case.engine)
+    case = judge(replace(case, capability=capability))
+    return judge(replace(case, **second_opinions(case))) if case.plan is not None else case
+
+
+def second_opinions(case: Case) -> dict[str, Any]:
+    """What this very engine said or did before with these settings, and what other starts are about to take."""
+    plan, engine, model = case.plan, case.engine, case.model
+    assert plan is not None and engine is not None and model is not None
+    said = dry_run(engine.fit_params, engine.key, plan.settings, model, case.places.cache)
+    return {
+        "dry_run": parse_dry_run(said) if said else None,
+        "measured": read_measured(measured_file(case.places.cache, engine.key, model, plan.settings)),
+        "reserved": reserved(case.places, besides=case.profile.name),
+    }
+
+
+def concede(case: Case, name: str) -> Case:
+    """The case with one thing given up (`supervise.fallback`): for a restart after memory did not suffice."""
+    from launcher.plan.fallback import concession
+
+    plan = case.plan
+    if plan is None:
         return case
-    capability = read_capability(case.profile, case.places, None, engine)
-    return judge(replace(case, engine=engine, capability=capability))
+
+    def fits(per_slot: int) -> bool:
+        return overall(with_context(plan, per_slot)[2]) is not Fit.NO
+
+    sets = concession(name, case.profile, case.capability.options, plan.split.per_slot, fits)
+    return read_case(str(case.profile.file), [*case.profile.sets, *sets], machine=case.machine)
 
 
 def case_for_model(model: Path, name: str, slots: int) -> Case:

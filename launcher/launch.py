@@ -5,19 +5,15 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from launcher.diagnostic import Severity
 from launcher.engine.report import Reporter
-from launcher.errors import DoesNotFit, ProfileError
+from launcher.errors import BuildError, DoesNotFit, ProfileError
 from launcher.flow import Case, errors_of, judge
+from launcher.measured import measured_file
 from launcher.model import sources
 from launcher.supervise.spec import Expected, LaunchSpec, MemoryLine
 from launcher.units import format_bytes, format_tokens
-
-if TYPE_CHECKING:
-    from launcher.engine.store import Engine
 
 
 def fetch_model(case: Case, report: Reporter) -> Case:
@@ -61,11 +57,15 @@ def require_good(case: Case, *, anyway: bool = False) -> None:
         )
 
 
-def build_spec(case: Case, binary: Path, engine: Engine | None, *, detached: bool) -> LaunchSpec:
-    """What the resident supervisor is handed."""
-    profile, plan = case.profile, case.plan
-    if plan is None or case.shape is None:
+def build_spec(case: Case, *, detached: bool) -> LaunchSpec:
+    """What the resident supervisor is handed. Raises BuildError where there is no engine yet."""
+    profile, plan, engine = case.profile, case.plan, case.engine
+    if plan is None or case.shape is None or case.model is None:
         raise ProfileError(f"{profile.file}: there is no model to serve")
+    binary = engine.server if engine is not None else profile.engine.binary
+    if binary is None:
+        raise BuildError("the engine isn't built yet", help=f"`kvlaunch build {profile.file}` builds it")
+    key = engine.key if engine is not None else ""
     supervise = profile.supervise
     log_jsonl = "--log-jsonl" in case.capability.options
     instance = case.places.instance(profile.name)
@@ -102,7 +102,8 @@ def build_spec(case: Case, binary: Path, engine: Engine | None, *, detached: boo
         idle_stop=0.0 if supervise.idle_stop == "never" else float(supervise.idle_stop),
         on_event=supervise.on_event,
         detached=detached,
-        engine_key=engine.key if engine is not None else "",
+        engine_key=key,
+        measured_file=str(measured_file(case.places.cache, key, case.model, plan.settings)) if key else "",
         profile=str(profile.file),
         sets=profile.sets,
     )

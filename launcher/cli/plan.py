@@ -28,13 +28,16 @@ def plan(
     machine: MachineOption = None,
     engine_help: EngineHelpOption = None,
     spec: Annotated[bool, typer.Option("--spec", hidden=True, help="The supervisor's launch spec.")] = False,
+    give_up: Annotated[list[str] | None, typer.Option("--give-up", hidden=True, help="One step less.")] = None,
     as_json: JsonOption = False,
 ) -> int:
     """The plan: context per slot, a bar for each device, the verdict, and the exact command line."""
-    from launcher.flow import read_case, read_machine, with_engine
+    from launcher.flow import concede, read_case, read_machine, with_engine
 
     box = read_machine(machine) if machine else None
     case = read_case(profile, sets or [], machine=box, engine_help=engine_help)
+    for step in give_up or []:
+        case = concede(case, step)
     if engine_help is None and machine is None:
         case = with_engine(case)
     if spec:
@@ -115,14 +118,10 @@ def _as_json(case: Case) -> dict[str, object]:
 
 
 def _print_spec(case: Case) -> int:
-    from launcher.errors import BuildError
     from launcher.launch import build_spec, require_good
 
     require_good(case)
-    binary = case.profile.engine.binary or (case.engine.server if case.engine else None)
-    if binary is None:
-        raise BuildError("the engine isn't built yet", help=f"`kvlaunch build {case.profile.file}` builds it")
-    print(json.dumps(build_spec(case, binary, case.engine, detached=True).as_json()))
+    print(json.dumps(build_spec(case, detached=True).as_json()))
     return 0
 
 

@@ -47,8 +47,9 @@ def _prepare(
     ref: str, sets: list[str], stages: Stages, *, detached: bool, anyway: bool = False, again: bool = False
 ) -> LaunchSpec:
     """Everything before the spawn; `again`: for an instance that runs. A stage that fails raises what says so."""
+    from launcher import reserve
     from launcher.cli.instances import refuse_running
-    from launcher.flow import judge, read_capability, read_case
+    from launcher.flow import read_case, refine
     from launcher.launch import build_spec, describe, fetch_model, require_good
     from launcher.rules.render import summary
 
@@ -59,19 +60,18 @@ def _prepare(
     stages.done("check", note=summary(case.diagnostics) if case.diagnostics else "")
     case = fetch_model(case, stages)
     require_good(case, anyway=anyway)
-    engine = None
     if case.profile.engine.binary is None:
         from launcher.engine.builder import build_engine
 
         engine = build_engine(_request(case), case.places, stages)
-        capability = read_capability(case.profile, case.places, None, engine)
-        case = judge(replace(case, capability=capability))
+        case = replace(case, engine=engine)
+    with reserve.lock(case.places):
+        case = refine(case)
+        stages.stage("plan", describe(case))
         require_good(case, anyway=anyway)
-        binary = engine.server
-    else:
-        binary = case.profile.engine.binary
-    stages.stage("plan", describe(case))
-    spec = build_spec(case, binary, engine, detached=detached)
+        spec = build_spec(case, detached=detached)
+        assert case.plan is not None
+        reserve.reserve(case.places, case.profile.name, case.plan.at_start)
     stages.done("plan")
     _show_warnings(case)
     return spec

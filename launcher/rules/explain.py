@@ -16,6 +16,8 @@ _WIDTH = 100
 # Codes that are told outside of this room: what a person may look up all the same.
 _ELSEWHERE = {
     "KV900": ("model-unreadable", "The model's header can't be read: nothing can be planned or served."),
+    "KV910": ("wrong-checksum", "The model's file is not the one whose sha256 the profile gives."),
+    "KV911": ("no-model-inside", "A package of model.package should carry one GGUF, or one part of it, and doesn't."),
 }
 
 _ACTS = {

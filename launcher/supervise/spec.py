@@ -70,6 +70,8 @@ class LaunchSpec:
     api_key_file: str | None = None
     expected: Expected = field(default_factory=Expected)
     memory: tuple[MemoryLine, ...] = ()
+    measured_file: str = ""
+    """Where what the engine really allocated is kept for the next plan; empty: nowhere."""
     model_bytes: int = 0
     """Size of the model's files: the load bar's whole. 0: unknown, no bar."""
     listen_fd: bool = False
