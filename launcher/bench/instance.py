@@ -6,17 +6,73 @@ import contextlib
 import http.client
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from launcher.errors import KvlaunchError
 from launcher.supervise import proc
 from launcher.supervise.client import Client
-from launcher.supervise.spec import LaunchSpec
+from launcher.supervise.spec import Expected, LaunchSpec
+
+
+def bench_spec(server: Path, model: Path, home: Path, *, name: str = "bench", **changes: Any) -> LaunchSpec:
+    """A launch of a small model in folders of its own, on a free port that is kept."""
+    helps = subprocess.run([str(server), "--help"], capture_output=True, text=True, check=False).stdout
+    spec = LaunchSpec(
+        name=name,
+        binary=str(server),
+        argv=("-m", str(model), "-c", "2048", "-np", "2", "-kvu", "--fit", "off", "--alias", name, "-t", "2"),
+        state_dir=str(home / "state" / name),
+        log_dir=str(home / "logs" / name),
+        socket=str(home / f"{name}.sock"),
+        port=free_port(),
+        listen_fd="--listen-fd" in helps,
+        expected=Expected(total=2048, per_slot=2048, slots=2, unified=True, alias=name),
+        model_bytes=model.stat().st_size,
+    )
+    return replace(spec, **changes)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def bare_start(spec: LaunchSpec, times: int = 3) -> float:
+    """Seconds from the spawn of the engine alone, with the same options, to its first 200 (the median)."""
+    port = free_port()
+    argv = [spec.binary, *spec.argv, "--host", "127.0.0.1", "--port", str(port)]
+    taken = []
+    for _ in range(times):
+        begin = time.monotonic()
+        engine = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            while not _healthy(port):
+                time.sleep(0.005)
+            taken.append(time.monotonic() - begin)
+        finally:
+            engine.kill()
+            engine.wait()
+    return sorted(taken)[times // 2]
+
+
+def _healthy(port: int) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("GET", "/health")
+        return connection.getresponse().status == 200
+    except OSError:
+        return False
+    finally:
+        connection.close()
 
 
 class Instance:
@@ -63,7 +119,8 @@ class Instance:
                     return status
             assert self.process.poll() is None, f"it ended: {self.output.read_text()[-2000:]}"
             time.sleep(0.01)
-        raise AssertionError(f"not {wanted} within {limit} s, but {status}")
+        seen = f"{status.get('state')} ({status.get('reason')})"
+        raise AssertionError(f"not {' or '.join(wanted)} within {limit:g} s, but {seen}")
 
     def ready(self, *, but_not: int | None = None) -> dict[str, Any]:
         return self.until("ready", but_not=but_not)

@@ -70,7 +70,8 @@ class Address:
         if self._private is None:
             # beside the control sockets, but not among them; elsewhere when the kernel would find it too long
             folder = self._control.parent / "engine"
-            if len(os.fsencode(folder)) + len(self._name) + 10 > _SUN_PATH:
+            in_the_way = folder.exists() and not folder.is_dir()
+            if in_the_way or len(os.fsencode(folder)) + len(self._name) + 10 > _SUN_PATH:
                 folder = Path(tempfile.mkdtemp(prefix="kvlaunch-"))
             self._private = folder
         self._private.mkdir(parents=True, exist_ok=True, mode=0o700)

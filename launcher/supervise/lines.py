@@ -70,7 +70,9 @@ class Facts:
         if found := _BUFFER.match(text):
             device = "host" if found[1].startswith("CPU") or "_Host" in found[1] else found[1]
             key = (_ITEMS[found[2]], device)
-            self.buffers[key] = self.buffers.get(key, 0) + round(float(found[3]) * MIB)
+            size = round(float(found[3]) * MIB)
+            # a later reserve of compute buffers replaces the earlier; all else is one buffer of several
+            self.buffers[key] = size if key[0] == "compute" else self.buffers.get(key, 0) + size
         elif found := _OFFLOADED.search(text):
             self.offloaded, self.layers = int(found[1]), int(found[2])
         elif found := _FLAG.match(text):

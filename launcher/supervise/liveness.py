@@ -60,7 +60,7 @@ class Liveness:
         while True:
             await asyncio.sleep(_TICK)
             now = time.monotonic()
-            if movement.look() == 0.0:
+            if movement.look(loading=False) == 0.0:
                 moved = now
             stopped = _is_stopped(movement.pid)
             slots = None if stopped else await self._slots(_IMPATIENT)
@@ -68,7 +68,7 @@ class Liveness:
                 silent_since = silent_since or now
                 words = "stopped by a signal (SIGSTOP)" if stopped else "does not answer"
                 self._tell(Checked((*self._shortfalls, words)))
-                if now - max(silent_since, moved) >= _PATIENCE * _TRIES:
+                if now - max(silent_since, moved) >= min(_PATIENCE * _TRIES, self._spec.hang_timeout):
                     self._tell(Fault(ExitClass.HUNG, f"no answer for {now - silent_since:.0f} s, and nothing moves"))
                     return
                 continue
@@ -113,7 +113,7 @@ class Liveness:
                 problem = await one_token(self._endpoint, _PATIENCE)
             except NoAnswer as error:
                 problem = str(error)
-                if movement.look() < _PATIENCE / 2:
+                if movement.look(loading=False) < _PATIENCE / 2:
                     return None  # slow, but alive
                 continue
             if problem is None:
@@ -123,7 +123,7 @@ class Liveness:
 
 
 def _is_stopped(pid: int) -> bool:
-    return proc.state(pid) in ("T", "t")
+    return proc.state(pid) == "T"  # t: by a debugger, which may hold one thread only
 
 
 def _counters(slots: Sequence[dict[str, Any]]) -> tuple[int, ...]:

@@ -19,7 +19,10 @@ from typing import IO, Any
 
 _FILE_BYTES = 10 << 20
 _FILES = 5
-_QUEUE = 20_000
+_QUEUE_BYTES = 2 << 20
+"""A record that waits costs about its text and 500 bytes: this process may have 32 MiB in all."""
+_RECORD_BYTES = 500
+_TEXT = 4096
 _RING = 200
 
 Record = dict[str, Any]
@@ -36,6 +39,7 @@ class Counts:
     dropped: int = 0
     unwritten: int = 0
     """Lines that the disk did not take."""
+    taken_bytes: int = 0
 
 
 class Log:
@@ -46,13 +50,16 @@ class Log:
         self.counts = Counts()
         self.listeners: list[Callable[[Record], None]] = []
         self._fold: Record | None = None
-        self._queue: queue.Queue[Record | None] = queue.Queue(_QUEUE)
+        self._queue: queue.Queue[Record | None] = queue.Queue()
+        self._put_bytes = 0
         self._writer = threading.Thread(target=_Writer(folder, self._queue, self.counts, echo).run, daemon=True)
         self._writer.start()
 
     def add(self, source: str, level: str, text: str, **more: object) -> None:
         """Never blocks."""
         self.counts.lines += 1
+        if len(text) > _TEXT:
+            text = text[:_TEXT] + " …"
         last = self.ring[-1] if self.ring else None
         if last and last["text"] == text and last["source"] == source and not more:
             last["repeated"] = last.get("repeated", 1) + 1
@@ -81,15 +88,20 @@ class Log:
 
     def close(self) -> None:
         self.flush_fold()
-        with contextlib.suppress(queue.Full):
-            self._queue.put(None, timeout=0.5)
+        self._queue.put(None)
         self._writer.join(2)
 
     def _put(self, record: Record) -> None:
-        try:
-            self._queue.put_nowait(record)
-        except queue.Full:
+        # two counters, each written by one thread alone: their difference is what waits
+        if self._put_bytes - self.counts.taken_bytes > _QUEUE_BYTES:
             self.counts.dropped += 1
+            return
+        self._put_bytes += _cost(record)
+        self._queue.put(record)
+
+
+def _cost(record: Record) -> int:
+    return len(record["text"]) + _RECORD_BYTES
 
 
 class _Writer:
@@ -109,6 +121,7 @@ class _Writer:
 
         render = JSONRenderer(ensure_ascii=False)
         while (record := self._queue.get()) is not None:
+            self._counts.taken_bytes += _cost(record)
             line = render(None, "", record)
             text = line.decode() if isinstance(line, bytes) else line
             self._write(text.encode(errors="replace") + b"\n")

@@ -7,7 +7,8 @@ import contextlib
 import os
 from collections.abc import Callable
 
-_CHUNK = 1 << 18
+_CHUNK = 1 << 15
+"""Small, so that timers and probes have their turn while a flood comes in."""
 _LONGEST = 1 << 16
 """A line without end is cut into pieces of this size."""
 

@@ -119,8 +119,10 @@ def _pause(rules: Rules, deaths: Sequence[Death], dice: float) -> float:
     """The n-th death since the engine was last stable takes the n-th step; a start that failed at least the second."""
     n = 0
     for death in reversed(deaths):
+        if n and death.at <= deaths[-1].at - rules.window:
+            break
         n += 1
-        if death.healthy >= rules.stable_after or death.at <= deaths[-1].at - rules.window:
+        if death.healthy >= rules.stable_after:
             break
     step = n - 1 if deaths[-1].healthy > 0 else n
     base = rules.backoff[min(step, len(rules.backoff) - 1)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from launcher.supervise import cgroup, leftover, ports, proc, ready
 from launcher.supervise.classes import Evidence, Exit, ExitClass, classify
 from launcher.supervise.command import engine_command
 from launcher.supervise.files import InstanceFiles
+from launcher.supervise.flood import Brake
 from launcher.supervise.http1 import Endpoint
 from launcher.supervise.lines import Facts, parse
 from launcher.supervise.liveness import Liveness
@@ -55,6 +57,7 @@ class Running:
         self._tell = tell
         self._on_end = on_end
         self._oom_kills = cgroup.oom_kills()
+        self._brake = Brake()
         self._liveness: Liveness | None = None
         home = Path(spec.state_dir) / "engine"
         with contextlib.suppress(OSError):
@@ -134,6 +137,10 @@ class Running:
         return classify(Evidence(end, self.was_ready, oom_kill=killed_for_memory, errors=self.facts.errors))
 
     def _heard(self, raw: bytes) -> None:
+        if not self._brake.lets_pass(raw, time.monotonic()):
+            return
+        if left_out := self._brake.take():
+            self._log.add("supervisor", "warn", f"the engine writes too much: {left_out} lines left out")
         line = parse(raw)
         loaded = self.facts.loaded
         self.facts.learn(line)

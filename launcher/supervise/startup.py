@@ -41,8 +41,11 @@ class Movement:
         self._before = proc.usage(self.pid)
         self._lines = 0
 
-    def look(self, lines: int = 0) -> float:
-        """Seconds since anything moved, after looking again. `lines`: how many it has written so far."""
+    def look(self, lines: int = 0, *, loading: bool = True) -> float:
+        """Seconds since anything moved, after looking again. `lines`: how many it has written so far.
+
+        Once it serves only CPU time counts: our own unanswered probes cost it a thread each, and so memory.
+        """
         now = time.monotonic()
         self.pid = proc.real(self._leader)
         usage = proc.usage(self.pid)
@@ -50,11 +53,10 @@ class Movement:
         moved = lines != self._lines
         self._lines = lines
         if usage is not None and before is not None:
-            moved = moved or (
-                abs(usage.rss - before.rss) >= _MOVED_BYTES
-                or usage.read - before.read >= _MOVED_BYTES
-                or usage.cpu - before.cpu > _MOVED_CPU * max(now - self._sampled, 0.1)
-            )
+            moved = moved or usage.cpu - before.cpu > _MOVED_CPU * max(now - self._sampled, 0.1)
+            if loading:
+                moved = moved or abs(usage.rss - before.rss) >= _MOVED_BYTES
+                moved = moved or usage.read - before.read >= _MOVED_BYTES
         self._sampled = now
         if moved:
             self.last = now

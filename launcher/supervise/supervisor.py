@@ -25,6 +25,7 @@ from launcher.supervise.files import InstanceFiles
 from launcher.supervise.handover import Handover
 from launcher.supervise.journal import Journal
 from launcher.supervise.logs import Log, Record, now
+from launcher.supervise.measured import keep_measured
 from launcher.supervise.notify import Notifier
 from launcher.supervise.process import Keeper
 from launcher.supervise.reload import judge
@@ -156,6 +157,7 @@ class Supervisor:
         self._tell_systemd()
         if here.state in SERVING and before.state not in SERVING and self._engine is not None:
             self._engine.serving()
+            keep_measured(self.spec, self._engine.facts.buffers)
         self._mind_the_door(before)
 
     def _mind_the_door(self, before: Machine) -> None:
@@ -360,6 +362,8 @@ class Supervisor:
             case "status":
                 if self._engine is not None:
                     await self._engine.refresh(_STATUS_PATIENCE)
+                while not self._inbox.empty():  # what has happened already is part of the truth
+                    await asyncio.sleep(0)
                 return {"ok": True, "status": self.status()}
             case "stop" | "kill" | "restart" as wish:
                 self.tell(Ask(Wish(wish), str(request.get("by") or f"asked to {wish}")))
@@ -388,6 +392,8 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self.tell, Ask(Wish.STOP, number.name))
         loop.add_signal_handler(signal.SIGINT, self._interrupted)
+        for number in (signal.SIGUSR1, signal.SIGUSR2):  # their default would end us
+            signal.signal(number, signal.SIG_IGN)
 
     def _interrupted(self) -> None:
         """The first ^C stops gracefully, the second kills."""
@@ -428,6 +434,8 @@ class Supervisor:
             self._say("error", f"a fault of ours: {type(error).__name__}: {error}")
 
     async def _close(self) -> None:
+        # the loop's end puts back the default of these signals: one more TERM would then be our exit code
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
         await self._control.stop_listening()
         await self.journal.close()
         for task in list(self._tasks):

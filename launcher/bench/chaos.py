@@ -1,0 +1,234 @@
+"""`bench chaos`: faults by seed against one instance, and what must hold after each of them.
+
+After each fault: no orphan, ready again, no loop, no descriptor and no memory gained. Then crashes under clients that
+connect anew all the time: none is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from launcher.bench.clients import Clients
+from launcher.bench.faults import FAULTS, Arena, Broken
+from launcher.bench.instance import Instance, bare_start, bench_spec
+from launcher.bench.record import check, row
+from launcher.errors import KvlaunchError
+from launcher.supervise import proc
+
+_FULL, _QUICK = 300, 30
+_BUDGET, _QUICK_BUDGET = 25 * 60.0, 75.0
+_CRASHES, _QUICK_CRASHES = 50, 8
+_SLACK = 0.3
+_GROWN_BYTES = 3 << 20
+_GROWN_FILES = 3
+_SPAWNS_A_FAULT = 3
+
+
+def run(server: Path, models: Mapping[str, Path], quick: bool, seed: int) -> dict[str, Any]:
+    home = Path(tempfile.mkdtemp(prefix="kvchaos-"))
+    rows: list[dict[str, Any]] = []
+    checks: list[dict[str, Any]] = []
+    skipped = ["clock jump: it would be the whole machine's; policy takes only the monotonic clock (tests)"]
+    try:
+        _faults(server, models["smollm2"], home, quick, seed, rows, checks, skipped)
+        _crashes_under_clients(server, models["smollm2"], home, quick, rows, checks, skipped)
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+    return {"rows": rows, "checks": checks, "skipped": skipped}
+
+
+def _faults(
+    server: Path,
+    model: Path,
+    home: Path,
+    quick: bool,
+    seed: int,
+    rows: list[dict[str, Any]],
+    checks: list[dict[str, Any]],
+    skipped: list[str],
+) -> None:
+    arena = _arena(server, model, home, seed)
+    bare = bare_start(arena.spec)
+    rows.append(row("bare engine", "spawn to ready", round(bare, 3), "s"))
+    plan = _drawn(arena.random, _QUICK if quick else _FULL, arena.spec.listen_fd)
+    if not arena.spec.listen_fd:
+        skipped.append("port theft: this engine has no --listen-fd (patch 0016)")
+    broken: list[str] = []
+    repairs: list[float] = []
+    done = 0
+    end = time.monotonic() + (_QUICK_BUDGET if quick else _BUDGET)
+    arena.start()
+    try:
+        base = _size(arena.instance.pid)
+        for name in plan:
+            if time.monotonic() > end:
+                skipped.append(f"{len(plan) - done} of {len(plan)} faults: the time is up")
+                break
+            supervisor, spawns = arena.instance.pid, _spawns(arena)
+            try:
+                repaired = FAULTS[name](arena)
+            except (Broken, AssertionError, KvlaunchError) as error:
+                broken.append(f"{name}: {error}")
+                _begin_anew(arena)
+                base = _size(arena.instance.pid)
+                continue
+            finally:
+                done += 1
+            if repaired is not None:
+                repairs.append(repaired)
+            broken += [f"{name}: {words}" for words in _after(arena, supervisor, spawns, base)]
+            if arena.instance.pid != supervisor:
+                base = _size(arena.instance.pid)
+    finally:
+        arena.instance.close()
+    for words in broken:
+        rows.append(row("broken", words.split(":")[0], words, "fault"))
+    rows.append(row("chaos", "faults", done, "count"))
+    checks.append(check("faults with every invariant held", not broken, f"{done - len(broken)}/{done}", "all"))
+    if repairs:
+        repairs.sort()
+        middle, worst = repairs[len(repairs) // 2], repairs[-1]
+        rows.append(row("kill to ready again", "median", round(middle, 3), "s"))
+        rows.append(row("kill to ready again", "longest", round(worst, 3), "s"))
+        limit = bare + _SLACK
+        checks.append(check("kill to ready again (median)", middle <= limit, round(middle, 3), f"≤ {limit:.3f} s"))
+
+
+def _arena(server: Path, model: Path, home: Path, seed: int) -> Arena:
+    copy = home / "model.gguf"
+    shutil.copyfile(model, copy)
+    limits = home / "limits"
+    limits.write_text("")
+    wrapper = home / "wrapped-engine"
+    wrapper.write_text(f'#!/bin/sh\n. "{limits}"\nexec "{server}" "$@"\n')
+    wrapper.chmod(0o755)
+    spec = bench_spec(
+        server,
+        copy,
+        home,
+        name="chaos",
+        stop_timeout=2.0,
+        hang_timeout=4.0,
+        # so short that each crash is the first one: what follows is measured, not the backoff (tests do that)
+        tally_window=0.01,
+        detached=True,
+    )
+    spec = type(spec).from_json({**spec.as_json(), "binary": str(wrapper)})
+    return Arena(spec, copy, limits, None, Random(seed))  # type: ignore[arg-type]  # start() makes the instance
+
+
+def _drawn(random: Random, count: int, holds_port: bool) -> list[str]:
+    """Every fault comes at least once where there is room, in an order drawn by the seed."""
+    names = [name for name in FAULTS if holds_port or name != "port theft"]
+    plan = [*names, *(random.choice(names) for _ in range(max(0, count - len(names))))]
+    random.shuffle(plan)
+    return plan[:count]
+
+
+def _after(arena: Arena, supervisor: int, spawns: int, base: tuple[int, int]) -> list[str]:
+    """What does not hold now."""
+    wrong: list[str] = []
+    status = arena.instance.status
+    if status["state"] != "ready":
+        wrong.append(f"{status['state']} instead of ready")
+    if arena.instance.complete()[0] != 200:
+        wrong.append("no completion")
+    engines = _engines(arena)
+    if engines != [status["engine_pid"]]:
+        wrong.append(f"engines {engines}, of which {status['engine_pid']} is ours")
+    if arena.instance.pid != supervisor:
+        return wrong
+    if _spawns(arena) - spawns > _SPAWNS_A_FAULT:
+        wrong.append(f"{_spawns(arena) - spawns} starts after one fault")
+    files, memory = _size(supervisor)
+    if files - base[0] > _GROWN_FILES:
+        wrong.append(f"{files - base[0]} more descriptors than at the start")
+    if memory - base[1] > _GROWN_BYTES:
+        wrong.append(f"{(memory - base[1]) >> 10} KiB more memory than at the start")
+    return wrong
+
+
+def _begin_anew(arena: Arena) -> None:
+    arena.limits.write_text("")
+    arena.instance.close()
+    for pid in _engines(arena):
+        os.kill(pid, 9)
+    arena.start()
+
+
+def _engines(arena: Arena) -> list[int]:
+    """Living engines of this run, whoever's child they are: known by the copy of the model that they serve."""
+    found = []
+    for entry in os.listdir("/proc"):  # noqa: PTH208
+        if entry.isdigit() and proc.is_alive(int(entry)):
+            try:
+                words = Path(f"/proc/{entry}/cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if b"-m" in words and str(arena.model).encode() in words:
+                found.append(int(entry))
+    return found
+
+
+def _spawns(arena: Arena) -> int:
+    return sum(event["event"] == "spawn" for event in arena.instance.client.events())
+
+
+def _size(pid: int) -> tuple[int, int]:
+    """Open descriptors and resident bytes."""
+    usage = proc.usage(pid)
+    return len(os.listdir(f"/proc/{pid}/fd")), usage.rss if usage else 0  # noqa: PTH208
+
+
+def _crashes_under_clients(
+    server: Path,
+    model: Path,
+    home: Path,
+    quick: bool,
+    rows: list[dict[str, Any]],
+    checks: list[dict[str, Any]],
+    skipped: list[str],
+) -> None:
+    crashes = _QUICK_CRASHES if quick else _CRASHES
+    spec = bench_spec(server, model, home, name="clients", tally_window=0.01)
+    if not spec.listen_fd:
+        skipped.append("crashes under clients: this engine has no --listen-fd (patch 0016)")
+        return
+    bare = bare_start(spec)
+    instance = Instance(spec)
+    try:
+        instance.ready()
+        clients = Clients(spec.port)
+        for _ in range(crashes):
+            engine = instance.engine
+            os.kill(engine, 9)
+            instance.ready(but_not=engine)
+            time.sleep(0.3)
+        clients.finish()
+    finally:
+        instance.close()
+    case = f"{crashes} crashes, 8 clients"
+    rows += [
+        row(case, "answered", clients.answered, "requests"),
+        row(case, "lost with the engine", clients.failed.total() - clients.refused, "requests"),
+        row(case, "longest wait", round(clients.longest, 3), "s"),
+        row(case, "bare start", round(bare, 3), "s"),
+    ]
+    limit = bare + _SLACK
+    checks += [
+        check("refused or 503 under crashes", clients.refused == 0, clients.refused, "0"),
+        check(
+            "longest wait under crashes",
+            clients.longest <= limit,
+            round(clients.longest, 3),
+            f"≤ {limit:.3f} s",
+            hard=False,
+        ),
+    ]
