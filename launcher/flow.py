@@ -17,6 +17,7 @@ from launcher.diagnostic import Diagnostic, Severity
 from launcher.engine.capability import Capability, from_binary, from_help_file, of_pin, parse_help
 from launcher.engine.second_opinion import dry_run
 from launcher.errors import KvlaunchError, ProfileError
+from launcher.machine.bandwidth import FOLDER, with_measured
 from launcher.machine.probe import probe
 from launcher.machine.types import Machine
 from launcher.measured import measured_file, read_measured
@@ -83,7 +84,7 @@ def read_case(
     """
     here = places()
     profile = load_profile(ref, sets, os.environ)
-    machine = machine or probe()
+    machine = machine or with_measured(probe(), here.cache / FOLDER)
     capability = read_capability(profile, here, engine_help, engine)
     model = locate_model(profile, here)
     return judge(Case(profile, here, machine, capability, model, None, None, (), (), engine))
@@ -167,7 +168,7 @@ def search_front(case: Case) -> tuple[Front, float]:
     assert plan is not None
     host = (case.machine.memory.gbps or 0) * 1e9
     memory = {device.id: (device.memory_gbps or 0) * 1e9 for device in case.machine.devices} | {HOST: host}
-    link = {device.id: (device.pcie.gbps or 0) * 1e9 for device in case.machine.devices if device.pcie}
+    link = {device.id: (device.copy_gbps or 0) * 1e9 for device in case.machine.devices}
     began = monotonic()
     tiers = useful_tiers(case.capability.cache_types)
     front = search(plan.demand, plan.rooms, Speeds(memory, link), Space(tiers))

@@ -41,12 +41,12 @@ def probe(
     json_output: JsonOption = False,
 ) -> None:
     """Show what this machine has: devices, links, memory under its limits, CPU features."""
-    from launcher.machine.bandwidth import with_measured
+    from launcher.machine.bandwidth import FOLDER, with_measured
     from launcher.machine.probe import probe as look
     from launcher.paths import places
 
     machine = look(wake=wake or bandwidth)
-    cache = places().cache / "bandwidth"
+    cache = places().cache / FOLDER
     measured: Measured | None = None
     if engine is not None or rpc or bandwidth:
         machine = _with_engine(machine, engine, rpc or [], required=engine is not None or bool(rpc))
@@ -75,23 +75,24 @@ def _with_engine(machine: Machine, engine: Path | None, rpc: Sequence[str], *, r
     return merge(machine, parse_devices(list_devices(server, rpc=rpc)))
 
 
-def _newest() -> Path | None:
-    """The newest engine in the store that this machine can run."""
+def _newest(program: str = "llama-server") -> Path | None:
+    """The newest engine in the store that has the program (engines of older versions lack the measuring one)."""
     from launcher.engine.store import Store
     from launcher.paths import places
 
-    return next((engine.server for engine in Store.of(places()).all()), None)
+    found = (engine.binaries / program for engine in Store.of(places()).all())
+    return next((path for path in found if path.is_file()), None)
 
 
 def _measure(machine: Machine, cache: Path, engine: Path | None, rpc: Sequence[str]) -> Measured:
     from launcher.machine.engine_copies import PROGRAM
     from launcher.machine.measuring import Program, measure
 
-    server = engine or _newest()
-    program = None
-    if server is not None:
-        key = server.parent.parent.name[:12] if engine is None else str(engine)
-        program = Program(server.parent / PROGRAM, key)
+    program: Program | None = None
+    if engine is not None:
+        program = Program(engine.parent / PROGRAM, str(engine))
+    elif (path := _newest(PROGRAM)) is not None:
+        program = Program(path, path.parent.parent.name)
     say = (lambda text: print(f"measuring {text} …", file=sys.stderr)) if sys.stderr.isatty() else (lambda text: None)
     return measure(machine, cache, program=program, rpc=rpc, say=say)
 

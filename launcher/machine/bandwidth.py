@@ -23,6 +23,8 @@ from launcher.units import MIB, format_bytes
 SIZES = (1 * MIB, 16 * MIB, 64 * MIB)
 HOST = "host"
 """The cache's name for host RAM itself."""
+FOLDER = "bandwidth"
+"""Where figures are kept, below the user's cache."""
 
 _GAIN = 1.1  # below it, pinned and pageable are the same within what a busy box wobbles
 _SATURATED = 0.75  # of a link's rate after its line code; packet headers take 10 to 20 % (seed: 6.67 of 7.88 GB/s)
@@ -304,6 +306,8 @@ def recall(folder: Path, identity: Identity) -> Bandwidth | None:
 
 def with_measured(machine: Machine, folder: Path) -> Machine:
     """The machine with what the cache knows about its links and its RAM."""
+    if not folder.is_dir():
+        return machine
     devices = []
     for device in machine.devices:
         measured = recall(folder, Identity.of(device))

@@ -128,7 +128,7 @@ def test_containers(box: Any, path: str, content: str, name: str | None) -> None
 
 
 def test_this_box_is_quick_and_loads_little() -> None:
-    """Under 150 ms of work (a clock on the wall would time the other jobs too); NVML only where something hints at it."""
+    """Under 150 ms of work (a clock on the wall times other jobs too); NVML only where something hints at NVIDIA."""
     program = (
         "import sys, time; t = time.process_time(); from launcher.machine.probe import probe; m = probe(); "
         "heavy = ('pynvml', 'rich', 'pydantic', 'typer', 'psutil'); "
