@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -91,6 +92,10 @@ ANSWER = (
     '--- a/answer.h\n+++ b/answer.h\n@@ -1,2 +1,2 @@\n-#define LOGPROB "-1.5"\n+#define LOGPROB "{value}"\n'
     " const char * answer(void);\n"
 )
+VISION = (
+    "--- a/tools/mtmd/models/models.h\n+++ b/tools/mtmd/models/models.h\n@@ -1,2 +1,2 @@\n"
+    ' #define MTMD_INTERNAL\n-#define MTMD_WORD "vision 1"\n+#define MTMD_WORD "vision {value}"\n'
+)
 BROKEN = (
     "--- a/answer.c\n+++ b/answer.c\n@@ -2,1 +2,1 @@\n-const char * answer(void) {\n+const char * answer(void) { oops\n"
 )
@@ -126,18 +131,25 @@ def test_every_input_is_in_the_key(places: Places, request_: BuildRequest, patch
     assert len(keys) == 6
 
 
+@pytest.mark.skipif(shutil.which("ccache") is None, reason="no ccache here")
 def test_an_edit_rebuilds_what_includes_it_and_no_stale_object_is_left(
     places: Places, request_: BuildRequest, patches: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    """A header, and one behind a precompiled header; there and back, so that the cache has an object of each."""
     monkeypatch.delenv("CCACHE_DISABLE")
     monkeypatch.setenv("CCACHE_DIR", str(tmp_path / "ccache"))
-    body = '{"tokens_predicted": 8, "completion_probabilities": [{"logprob": %s}]}'
-    for value in ("-2.5", "-3.5", "-2.5", "-1.5"):  # and back: what the cache has must be that of the same header
+    for value in ("-2.5", "-3.5", "-2.5", "-1.5"):
         (patches / "series").unlink(missing_ok=True)
+        add_patch(patches, "0001", "--- /dev/null\n+++ b/with-mtmd\n@@ -0,0 +1 @@\n+yes\n")
         if value != "-1.5":
-            add_patch(patches, "0001", ANSWER.format(value=value))
+            add_patch(patches, "0002", ANSWER.format(value=value))
+            add_patch(patches, "0003", VISION.format(value=value))
         engine = build_engine(replace(request_, force=True), places, Silent())
-        assert (body % value).encode() in engine.server.read_bytes()
+        assert f'"logprob": {value}'.encode() in engine.server.read_bytes()
+        said = subprocess.run([engine.server, "--version"], capture_output=True, text=True, check=True).stdout
+        assert said.splitlines()[1] == (f"vision {value}" if value != "-1.5" else "vision 1")
+    hits = subprocess.run(["ccache", "--print-stats"], capture_output=True, text=True, check=True).stdout
+    assert int(re.search(r"direct_cache_hit\t(\d+)", hits)[1]) > 0, "the cache was not used at all"  # type: ignore[index]
 
 
 def test_the_store_can_be_moved(places: Places, request_: BuildRequest, tmp_path: Path) -> None:

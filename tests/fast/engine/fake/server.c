@@ -6,6 +6,12 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#ifdef WITH_MTMD
+const char * mtmd_word(void);
+#else
+static const char * mtmd_word(void) { return "no vision"; }
+#endif
+
 static int serve(const char * path) {
     struct sockaddr_un address = { .sun_family = AF_UNIX };
     strncpy(address.sun_path, path, sizeof(address.sun_path) - 1);
@@ -41,7 +47,7 @@ static int serve(const char * path) {
 int main(int argc, char ** argv) {
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--version")) {
-            printf("version: 0 (build %s, commit %s)\n", NUMBER, COMMIT);
+            printf("version: 0 (build %s, commit %s)\n%s\n", NUMBER, COMMIT, mtmd_word());
             return 0;
         }
         if (!strcmp(argv[i], "--help")) {

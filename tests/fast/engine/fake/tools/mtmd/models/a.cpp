@@ -1,0 +1,2 @@
+#include "models.h"
+extern "C" const char * mtmd_word(void) { return MTMD_WORD; }

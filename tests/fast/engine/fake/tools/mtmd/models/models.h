@@ -1,0 +1,2 @@
+#define MTMD_INTERNAL
+#define MTMD_WORD "vision 1"
