@@ -53,6 +53,8 @@ def clean_environment(inherited: Mapping[str, str], own: Mapping[str, str], conf
     env["XDG_CONFIG_HOME"] = config_home
     # with gdb installed an abort would stop for seconds to print a backtrace of every thread
     env["GGML_NO_BACKTRACE"] = "1"
+    # CUDA0, CUDA1, … as the probe counts them; CUDA's own default puts the fastest first
+    env.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     env.update(own)
     return env
 
