@@ -84,7 +84,8 @@ def read_case(
     """
     here = places()
     profile = load_profile(ref, sets, os.environ)
-    machine = machine or with_measured(probe(), here.cache / FOLDER)
+    # [env] may name the GPUs: CUDA_VISIBLE_DEVICES
+    machine = machine or with_measured(probe(environ={**os.environ, **profile.env}), here.cache / FOLDER)
     capability = read_capability(profile, here, engine_help, engine)
     model = locate_model(profile, here)
     return judge(Case(profile, here, machine, capability, model, None, None, (), (), engine))
