@@ -17,7 +17,8 @@ _WORDS = {
 }
 _SUPERVISORS_OWN = (
     "start_stall", "stop_timeout", "hang_timeout", "deep_probe", "restart", "strict", "fallback", "replan", "idle_stop",
-    "tally_window", "tally_limit", "backoff", "stable_after", "profile", "sets", "memory", "expected", "model_bytes",
+    "tally_window", "tally_limit", "backoff", "stable_after", "profile", "sets", "memory", "measured_file",
+    "expected", "model_bytes",
 )  # fmt: skip
 
 

@@ -12,12 +12,13 @@ import os
 import random
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 from launcher.errors import AlreadyRunning, PortTaken
-from launcher.supervise import face, leftover, policy, states
+from launcher.supervise import face, leftover, metrics, policy, states
 from launcher.supervise.address import Address
 from launcher.supervise.classes import Exit, ExitClass
 from launcher.supervise.control import Control, Feed, Reply
@@ -65,6 +66,9 @@ class Supervisor:
         self._replanning: asyncio.Task[None] | None = None
         self._last_exit: dict[str, Any] | None = None
         self._interrupts = 0
+        self._starts = 0
+        self._deaths: Counter[str] = Counter()
+        self._page: asyncio.Server | None = None
         fallback = Path(spec.state_dir) / "control.sock"
         self._control = Control(Path(spec.socket), fallback, self._answer, self._subscribe)
 
@@ -82,6 +86,8 @@ class Supervisor:
         await self._control.open()
         self._go(self._control.keep())
         self._go(self._chores())
+        if self.spec.metrics:
+            await self._open_page(self.spec.metrics)
         while self._finished is None:
             self._take(await self._inbox.get())
         await self._close()
@@ -211,6 +217,7 @@ class Supervisor:
             self._progress,
             on_end,
         )
+        self._starts += 1
         self.journal.add("spawn", pid=engine.pid, argv=engine.argv, model_bytes=spec.model_bytes)
         return engine
 
@@ -261,6 +268,7 @@ class Supervisor:
         self._say("info", f"the engine has ended: {end} ({shown})")
         self.journal.add("exit", pid=engine.pid, **self._last_exit)
         if not ours:
+            self._deaths[str(shown)] += 1
             self._files.write("last-exit", {**self._last_exit, "argv": engine.argv, "log": list(self._log.ring)})
         self._engine = None
         self.tell(states.Died(kind, line or str(end), random.random()))
@@ -370,11 +378,23 @@ class Supervisor:
                 return {"ok": True, "seq": self.journal.last}
             case "reload":
                 return self._reload(request)
+            case "metrics":
+                return {"ok": True, "metrics": await self._metrics()}
             case "last-exit":
                 return {"ok": True, "last_exit": self._files.read("last-exit")}
             case "spec":
                 return {"ok": True, "spec": self.spec.as_json()}
         return {"ok": False, "error": f"unknown request {request.get('do')!r}"}
+
+    async def _metrics(self) -> str:
+        ours = metrics.page(self.status(), self._deaths, self._log.counts, self._starts)
+        return ours + (await metrics.engines_page(self._engine.endpoint) if self._engine is not None else "")
+
+    async def _open_page(self, where: str) -> None:
+        try:
+            self._page = await metrics.serve(where, self._metrics)
+        except (OSError, ValueError) as error:
+            self._say("error", f"no metrics page on {where}: {error}")
 
     def _tell_systemd(self) -> None:
         here = self._machine
@@ -442,6 +462,8 @@ class Supervisor:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._control.close()
+        if self._page is not None:
+            self._page.close()
         await self._address.close_desk()
         self._address.close()
         self._keeper.close()
