@@ -204,7 +204,8 @@ def too_many_slots(case: Case) -> Iterator[Found]:
     Severity.ERROR,
     Act.CRASH,
     why="Every slot may put one token into a batch; with fewer places than slots the engine aborts: "
-    "GGML_ASSERT(n_outputs_max <= cparams.n_outputs_max) (src/llama-context.cpp:2275).",
+    "GGML_ASSERT(n_outputs_max <= cparams.n_outputs_max) (src/llama-context.cpp:2275). While it loads it decodes two "
+    "tokens at once to try the cache, and aborts where the batch has room for one (common/common.cpp:1564).",
     cost="SIGABRT at start.",
     example=Example(_MODEL + "[context]\nper_slot = 256\nslots = 64\n[compute]\nbatch = 32\n"),
     counter=Example(_MODEL + "[context]\nper_slot = 256\nslots = 64\n[compute]\nbatch = 64\n"),
@@ -212,7 +213,12 @@ def too_many_slots(case: Case) -> Iterator[Found]:
 def batch_below_slots(case: Case) -> Iterator[Found]:
     slots, batch = case.profile.context.slots, case.profile.compute.batch
     if batch < slots <= _MOST_SLOTS:
-        yield Found("compute.batch", f"a batch of {batch} has no place for each of {slots} slots", f"batch = {slots}")
+        message = f"a batch of {batch} has no place for each of {slots} slots"
+        yield Found("compute.batch", message, f"write batch = {slots}")
+    elif batch < 2:
+        yield Found(
+            "compute.batch", "a batch of 1 has no place for the two tokens of the engine's own test", "batch = 2"
+        )
 
 
 @rule(

@@ -234,20 +234,4 @@ def more_threads_than_processors(case: Case) -> Iterator[Found]:
         )
 
 
-@rule(
-    "KV611",
-    "threads-beyond-the-engine",
-    Severity.ERROR,
-    Act.CRASH,
-    why="ggml has room for 512 threads: GGML_ASSERT(n_threads <= GGML_MAX_N_THREADS) (ggml/src/ggml-cpu/ggml-cpu.c).",
-    cost="SIGABRT.",
-    help="write threads = 0",
-    example=Example(_MODEL + "[compute]\nthreads = 1000\n"),
-    counter=Example(_MODEL + "[compute]\nthreads = 8\n"),
-)
-def threads_beyond_the_engine(case: Case) -> Iterator[Found]:
-    if case.profile.compute.threads > 512:
-        yield Found("compute.threads", f"{case.profile.compute.threads} threads are more than the engine can have")
-
-
 RULES = rules_of(globals())

@@ -11,7 +11,8 @@ from launcher.engine.options import OPTIONS, owner_of, spelling
 from launcher.profile.values import near
 from launcher.rules.arguments import Argument, split_arguments
 from launcher.rules.case import Case
-from launcher.rules.facts import quantized, tiers
+from launcher.rules.facts import devices, quantized, tiers
+from launcher.rules.limits import LIMITS, SWITCH_WORDS
 from launcher.rules.rule import Act, Example, Found, Needs, rule, rules_of
 
 _MODEL = '[model]\npath = "model.gguf"\n'
@@ -199,9 +200,16 @@ def value_wrong(case: Case) -> Iterator[Found]:
             yield Found(f"engine.args.{argument.index}", f"{argument.flag} takes a value ({entry.value})")
             continue
         value, place = argument.value or "", f"engine.args.{argument.value_index}"
+        if limit := next((LIMITS[name] for name in entry.spellings if name in LIMITS), None):
+            if why := limit.broken_by(value):
+                yield Found(place, f"{argument.flag}: {why}", "write what its help names")
+        elif argument.is_any("--override-tensor", "--spec-draft-override-tensor"):
+            yield from _buffers(case, place, value)
         if entry.choices and value not in entry.choices:
             if "," in value or entry.spellings[-1] == "--spec-type":
                 continue  # lists of choices
+            if "auto" in entry.choices and "on" in entry.choices and value in SWITCH_WORDS:
+                continue
             meant = near(value, entry.choices)
             yield Found(
                 place,
@@ -216,6 +224,17 @@ def value_wrong(case: Case) -> Iterator[Found]:
                 f'"{value}" {what} {number[0].strip() if number else argument.flag}',
                 "write the number out",
             )
+
+
+def _buffers(case: Case, place: str, value: str) -> Iterator[Found]:
+    """`pattern=buffer` pairs: a buffer is the CPU's, or one of a device (common/arg.cpp:277)."""
+    known = ["CPU", *(device.id for device in devices(case))]
+    for pair in value.split(","):
+        _, equals, buffer = pair.rpartition("=")
+        if not equals:
+            yield Found(place, f'"{pair}" is not PATTERN=BUFFER', "write for example ffn_.*=CPU")
+        elif buffer not in known and not buffer.startswith(("RPC", *(f"{name}_" for name in known))):
+            yield Found(place, f"{buffer} is no buffer of this machine", f"it has {', '.join(known)}")
 
 
 @rule(

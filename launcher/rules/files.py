@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from launcher.errors import ProfileError
 from launcher.model.shape import ModelShape, read_shape
 from launcher.profile.schema import Profile
 from launcher.rules.case import Files
+from launcher.rules.limits import DIRECTORY_OPTIONS, FILE_OPTIONS
 
 _ENGINES_OWN = Path("etc/llama.cpp/config.ini")  # common/arg.cpp:721
 
@@ -30,6 +32,7 @@ def look(profile: Profile, root: Path = Path("/")) -> Files:
                 shapes[key] = read_shape(path)
             except ProfileError as error:
                 missing[key] = error.message
+    missing |= _of_arguments(profile.engine.args)
     loose, empty = set(), set()
     keys = profile.serve.api_key_file
     if keys is not None and "serve.api_key_file" not in missing:
@@ -56,6 +59,19 @@ def _named(profile: Profile) -> Iterator[tuple[str, Path]]:
     for key, path in named:
         if isinstance(path, Path):
             yield key, path
+
+
+def _of_arguments(args: Sequence[str]) -> dict[str, str]:
+    """Files and directories that engine.args name. The engine has its own working directory: a relative one is lost."""
+    found: dict[str, str] = {}
+    for index, (flag, value) in enumerate(pairwise(args), start=1):
+        name = flag.replace("_", "-") if flag.startswith("--") else flag
+        path = Path(value)
+        if name in DIRECTORY_OPTIONS and not path.is_dir():
+            found[f"engine.args.{index}"] = f"{value}: no such directory"
+        elif name in FILE_OPTIONS and (why := _unusable(path)):
+            found[f"engine.args.{index}"] = f"{value}: {why}"
+    return found
 
 
 def _unusable(path: Path) -> str:

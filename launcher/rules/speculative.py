@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from launcher.diagnostic import Severity
+from launcher.model.layers import Memory
 from launcher.profile.values import near
 from launcher.rules.case import Case
 from launcher.rules.rule import Act, Example, Found, Needs, rule, rules_of
@@ -188,6 +189,46 @@ def template_taken_literally(case: Case) -> Iterator[Found]:
         f'"{template}" is no template that the engine has',
         f'did you mean "{meant}"?' if meant else "write a file's path, or leave the key away for the model's own",
     )
+
+
+@rule(
+    "KV509",
+    "template-broken",
+    Severity.ERROR,
+    Act.REFUSE,
+    why="A template that the parser does not take ends the engine: `the supplied chat template is not supported` "
+    "(common/arg.cpp:957).",
+    cost="It does not start.",
+    help="close what is opened, or name a template file",
+    example=Example(_MODEL + 'chat_template = "{{ messages"\n'),
+    counter=Example(_MODEL + 'chat_template = "{{ messages }}"\n'),
+)
+def template_broken(case: Case) -> Iterator[Found]:
+    template = case.profile.model.chat_template
+    if not isinstance(template, str):
+        return
+    for opening, closing in (("{{", "}}"), ("{%", "%}"), ("{#", "#}")):
+        if template.count(opening) != template.count(closing):
+            yield Found("model.chat_template", f"the template opens {opening} and does not close it, or the reverse")
+            return
+
+
+@rule(
+    "KV510",
+    "nothing-to-take-back",
+    Severity.ERROR,
+    Act.IGNORE,
+    needs=Needs.MODEL,
+    why="Tokens that a draft guessed wrong have to be taken out of the cache, and this model has none: `speculative "
+    "decoding not supported by this context` (tools/server/server-context.cpp:1375).",
+    cost="The draft is loaded, takes memory, and speeds nothing up.",
+    help="leave [model.draft] away",
+    example=Example(_MODEL + '[model.draft]\ntype = "ngram"\n', ("a diffusion model",)),
+    counter=Example(_MODEL + '[model.draft]\ntype = "ngram"\n'),
+)
+def nothing_to_take_back(case: Case) -> Iterator[Found]:
+    if case.profile.model.draft is not None and case.model.memory is Memory.NONE:
+        yield Found("model.draft", f"{case.model.arch} has no cache that a wrong guess could be taken out of")
 
 
 # src/llama-chat.cpp, LLM_CHAT_TEMPLATES

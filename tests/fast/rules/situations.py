@@ -67,6 +67,7 @@ MODELS: dict[str, ModelShape] = {
         layers=tuple(layer(i, recurrent=True, cached=False) for i in range(30)),
     ),
     "a model with experts": model(expert_count=8),
+    "a diffusion model": model("llada", memory=Cache.NONE, layers=tuple(layer(i, cached=False) for i in range(30))),
     "a projector in the model's place": model("clip", kind="mmproj"),
 }  # fmt: skip
 

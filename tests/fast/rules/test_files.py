@@ -58,3 +58,10 @@ def test_the_engines_own_configuration_is_seen(tmp_path: Path) -> None:
     config.parent.mkdir(parents=True)
     config.touch()
     assert look(profile(tmp_path, ""), tmp_path).config == config
+
+
+def test_files_and_directories_of_arguments(tmp_path: Path) -> None:
+    (tmp_path / "dir").mkdir()
+    args = ["--slot-save-path", "/no/such", "--media_path", str(tmp_path / "dir"), "--grammar-file", str(tmp_path)]
+    found = look(profile(tmp_path, f"[engine]\nargs = {args}\n"), tmp_path)
+    assert set(found.missing) == {"engine.args.1", "engine.args.5"}
