@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 from launcher.machine.tree import Tree
 
-_UNLIMITED = 1 << 60  # v1 writes 2^63 - 4096 where there is no limit; no box has an exbibyte
-
 
 @dataclass(frozen=True, slots=True)
 class Level:
@@ -81,7 +79,8 @@ def _memory_levels(tree: Tree) -> Iterator[MemoryLevel]:
                 # counts ancestors that a container's mount hides
                 limits.append(stat.get("hierarchical_memory_limit"))
         innermost[level.version] = False
-        given = [limit for limit in limits if limit is not None and limit < _UNLIMITED]
+        # no limit is "max" in version 2 and 2^63 - 4096 in version 1: both read as None
+        given = [limit for limit in limits if limit is not None]
         if given and applies[level.version]:
             yield MemoryLevel(level.name, min(given), usage or 0, reclaimable)
 

@@ -389,5 +389,5 @@ def _text(value: object) -> str | None:
 
 
 def _size(value: object) -> int | None:
-    """A count of bytes; NVML writes all ones where it has none."""
-    return value if isinstance(value, int) and 0 <= value < 1 << 62 else None
+    """A count of anything; NVML writes all ones where it has none."""
+    return value if isinstance(value, int) and 0 <= value < 1 << 50 else None

@@ -10,8 +10,8 @@ import re
 from pathlib import Path
 
 _LIMIT = 1 << 22  # bytes of one file: /proc/cpuinfo of a 512-thread server has 1 MiB
-_LARGEST = 1 << 62  # as in decode.py: beyond it a number in a file is garbage
-_NUMBER = re.compile(r"\s*(\d{1,19})(?:[ \t]*kB)?\s*", re.ASCII)
+_LARGEST = 1 << 50  # a pebibyte: a larger number is garbage, or a kernel's way to write "no limit"
+_NUMBER = re.compile(r"\s*(\d{1,19})([ \t]*kB)?\s*", re.ASCII)
 _HEX = re.compile(r"\s*0x([0-9a-fA-F]{1,16})\s*", re.ASCII)
 
 
@@ -71,7 +71,7 @@ class Tree:
             key, _, rest = line.partition(":") if ":" in line else line.partition(" ")
             value = whole(rest)
             if value is not None:
-                found[key.strip()] = value * 1024 if rest.rstrip().endswith("kB") else value
+                found[key.strip()] = value
         return found
 
     def names(self, path: str) -> list[str]:
@@ -98,17 +98,16 @@ class Tree:
 
 
 def whole(text: str | None) -> int | None:
-    """A whole number that a person or kernel wrote, decimal or 0x…, or None."""
+    """A whole number as kernels write it: decimal, kB (turned into bytes) or 0x…; None where it is none."""
     if text is None:
         return None
     if match := _NUMBER.fullmatch(text):
-        value = int(match[1])
+        value = int(match[1]) * (1024 if match[2] else 1)
     elif match := _HEX.fullmatch(text):
         value = int(match[1], 16)
     else:
         return None
-    # v1 cgroups write 2^63 - 4096 for "no limit": kept apart from garbage by whoever asks for it
-    return value if value <= max(_LARGEST, (1 << 63) - 1) else None
+    return value if value <= _LARGEST else None
 
 
 def index_list(text: str | None) -> frozenset[int]:

@@ -69,8 +69,11 @@ def test_the_live_tree_is_the_box_itself() -> None:
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("9223372036854771712", 9223372036854771712),
-        (" 12 kB ", 12),
+        ("9223372036854771712", None),
+        (" 12 kB ", 12288),
+        ("1125899906842624", 1 << 50),
+        ("1125899906842625", None),
+        ("1125899906842624 kB", None),
         ("0xffffffffffffffff", None),
         ("99999999999999999999", None),
         ("-1", None),
