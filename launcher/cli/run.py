@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,8 +12,6 @@ from launcher.cli.common import JsonOption, NameArg, ProfileArg, SetOption
 
 if TYPE_CHECKING:
     from launcher.cli.instances import Instance
-    from launcher.cli.stages import Stages
-    from launcher.engine.request import BuildRequest
     from launcher.flow import Case
     from launcher.supervise.spec import LaunchSpec
 
@@ -29,58 +26,20 @@ def up(
     as_json: JsonOption = False,
 ) -> int:
     """Check, plan, build if needed, start and supervise. In the foreground: ^C stops it, a second ^C kills it."""
+    from launcher.cli.prepare import prepare_start
     from launcher.cli.stages import Stages
 
     stages = Stages()
     try:
-        spec = _prepare(profile, sets or [], stages, anyway=anyway, detached=detached)
+        spec, case = prepare_start(profile, sets or [], stages, anyway=anyway, detached=detached)
     finally:
         stages.close()
+    _show_warnings(case)
     if not detached:
         from launcher.supervise.spawn import run_foreground
 
         run_foreground(spec)
     return _start_detached(spec, as_json)
-
-
-def _prepare(
-    ref: str, sets: list[str], stages: Stages, *, detached: bool, anyway: bool = False, again: bool = False
-) -> LaunchSpec:
-    """Everything before the spawn; `again`: for an instance that runs. A stage that fails raises what says so."""
-    from launcher import reserve
-    from launcher.cli.instances import refuse_running
-    from launcher.flow import read_case, refine
-    from launcher.launch import build_spec, describe, fetch_model, require_good
-    from launcher.rules.render import summary
-
-    stages.stage("check", ref)
-    case = read_case(ref, sets)
-    if not again:
-        refuse_running(case.profile.name, case.profile.file, case.places)
-    stages.done("check", note=summary(case.diagnostics) if case.diagnostics else "")
-    case = fetch_model(case, stages)
-    require_good(case, anyway=anyway)
-    if case.profile.engine.binary is None:
-        from launcher.engine.builder import build_engine
-
-        engine = build_engine(_request(case), case.places, stages)
-        case = replace(case, engine=engine)
-    with reserve.lock(case.places):
-        case = refine(case)
-        stages.stage("plan", describe(case))
-        require_good(case, anyway=anyway)
-        spec = build_spec(case, detached=detached)
-        assert case.plan is not None
-        reserve.reserve(case.places, case.profile.name, case.plan.at_start)
-    stages.done("plan")
-    _show_warnings(case)
-    return spec
-
-
-def _request(case: Case) -> BuildRequest:
-    from launcher.engine.request import request_for
-
-    return request_for(case.profile.engine.patches, case.profile.compute.backend, case.machine)
 
 
 def _show_warnings(case: Case) -> None:
@@ -166,20 +125,44 @@ def reload(
 ) -> int:
     """Take the changed profile with the least interruption."""
     from launcher.cli.instances import running
+    from launcher.cli.prepare import prepare_reload
     from launcher.cli.stages import Stages
 
     instance = running(name)
     old = instance.spec()
     stages = Stages(quiet=dry_run)
     try:
-        spec = _prepare(old.profile, list(old.sets), stages, detached=old.detached, again=True)
+        spec, beside = prepare_reload(old, instance.status().get("memory") or (), stages)
     finally:
         stages.close()
-    answer = instance.client.ask({"do": "reload", "spec": spec.as_json(), "dry_run": dry_run})
-    result = answer["reload"]
+    request = {"do": "reload", "spec": spec.as_json(), "beside": beside, "dry_run": dry_run}
+    answer = instance.client.ask(request)
+    how = answer["reload"]
     if as_json:
-        print(json.dumps({"schema": 1, "reload": result}))
+        print(json.dumps({"schema": 1, "name": instance.name, "reload": how}))
     else:
-        for line in result.get("words", [str(result)]):
-            print(line)
+        print("\n".join([f"{instance.name}: {how['interrupts']}", *(f"  {change}" for change in how["changes"])]))
+    if dry_run or how["way"] in ("nothing", "at-once"):
+        return 0
+    return _follow_reload(instance, answer["seq"], how["way"])
+
+
+def _follow_reload(instance: Instance, since: int, way: str) -> int:
+    """Wait until the new engine serves. A hand-over that fails leaves the old one serving, and is said."""
+    from launcher.errors import EngineRefused, by_code
+
+    for event in instance.client.events(follow=True, since=since):
+        stage = event.get("stage") if event.get("event") == "reload" else None
+        if stage == "failed":
+            raise EngineRefused(
+                f"{instance.name} was not reloaded: {event.get('reason')}", help="the old engine serves on"
+            )
+        if stage in ("switched", "done"):
+            break
+        if event.get("event") == "state" and way != "hand-over":
+            if event["state"] in ("ready", "degraded"):
+                break
+            if event["state"] == "failed":
+                raise by_code(event.get("code") or 1)(str(event.get("reason")))
+    print(f"{instance.name} {instance.status()['state']}", file=sys.stderr)
     return 0
