@@ -65,7 +65,7 @@ def _changes(old: LaunchSpec, fresh: LaunchSpec) -> list[str]:
             lines.append(f"{option}: {_shown(before.get(option))} -> {_shown(after.get(option))}")
     was, becomes = old.as_json(), fresh.as_json()
     for key in was:
-        if key in ("argv", "memory", "replan"):
+        if key in ("argv", "memory", "measured_file", "replan"):
             continue
         if was[key] != becomes[key]:
             lines.append(f"{key}: {was[key]!r} -> {becomes[key]!r}" if key != "expected" else "what is expected of it")
