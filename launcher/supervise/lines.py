@@ -15,6 +15,8 @@ LEVELS = ("debug", "info", "warn", "error")
 
 _PREFIX = re.compile(r"^(?:srv|slot|cmn|spec|que|res|init)\s+\S+: ")
 _ABORT = re.compile(r"^(?:error\b|terminate called|GGML_ASSERT|\S+\.(?:cpp|c|cu|h|hpp|m|comp):\d+: )", re.IGNORECASE)
+# without --log-jsonl no line says its level
+_PLAIN_ERROR = re.compile(r"\b(?:error|failed|insufficient memory|out of memory|cannot|couldn't|exception)\b", re.I)
 _OFFLOADED = re.compile(r"offloaded (\d+)/(\d+) layers to GPU")
 _BUFFER = re.compile(r"^\s*\S+:\s+(\S+)\s+(model|KV|RS|compute|output) buffer size\s*=\s*([\d.]+) MiB")
 _ITEMS = {"model": "weights", "KV": "kv", "RS": "recurrent", "compute": "compute", "output": "output"}
@@ -41,7 +43,8 @@ def parse(raw: bytes) -> Line:
             return Line(level if level in LEVELS else "info", _PREFIX.sub("", data["msg"].rstrip()))
         if isinstance(data, dict):
             return Line("info", text)
-    return Line("error" if _ABORT.match(text) else "info", text)
+    is_error = _ABORT.match(text) or _PLAIN_ERROR.search(text)
+    return Line("error" if is_error else "info", _PREFIX.sub("", text))
 
 
 @dataclass(slots=True)

@@ -23,6 +23,8 @@ _TICK = 2.0
 """`status` must be true within 3 s; one look costs about 1 ms."""
 _IMPATIENT = 0.9
 """Both routes answer within some 10 ms beside any decode: no answer within this is worth telling."""
+_FRESH = 0.25
+"""Whoever asks for the status a hundred times a second does not ask the engine as often."""
 _PATIENCE, _TRIES = 10.0, 3
 
 
@@ -43,6 +45,7 @@ class Liveness:
         self._shortfalls = shortfalls
         self._tell = tell
         self._suspicious = False
+        self._refreshed = 0.0
         self.slots: list[dict[str, Any]] = []
         self.used_at = time.monotonic()
         """When a slot was last seen at work."""
@@ -94,8 +97,11 @@ class Liveness:
 
     async def refresh(self, limit: float) -> None:
         """For `status`: the slots as they are now, or as they last were when it doesn't answer in time."""
+        if time.monotonic() - self._refreshed < _FRESH:
+            return
         if (slots := await self._slots(limit)) is not None:
             self.slots = slots
+        self._refreshed = time.monotonic()
 
     async def _slots(self, limit: float) -> list[dict[str, Any]] | None:
         try:

@@ -23,6 +23,7 @@ _QUEUE_BYTES = 2 << 20
 """A record that waits costs about its text and 500 bytes: this process may have 32 MiB in all."""
 _RECORD_BYTES = 500
 _TEXT = 4096
+_CLOSING = 5.0
 _RING = 200
 
 Record = dict[str, Any]
@@ -89,7 +90,7 @@ class Log:
     def close(self) -> None:
         self.flush_fold()
         self._queue.put(None)
-        self._writer.join(2)
+        self._writer.join(_CLOSING)
 
     def _put(self, record: Record) -> None:
         # two counters, each written by one thread alone: their difference is what waits

@@ -21,14 +21,16 @@ class Usage:
     """What moves while a process works: each of these only tells something in comparison with an earlier one."""
 
     cpu: float
+    main_cpu: float
+    """Of its first thread alone: the engine's queue and the first of its compute threads."""
     rss: int
     read: int
     """Bytes that passed read(2) and the like. A mapped model shows in `rss` and in `faults` of pages instead."""
 
 
-def _stat(pid: int) -> list[str] | None:
+def _stat(pid: int, thread: int | None = None) -> list[str] | None:
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
+        text = Path(f"/proc/{pid}/stat" if thread is None else f"/proc/{pid}/task/{thread}/stat").read_text()
     except OSError:
         return None
     return text[text.rindex(")") + 2 :].split()
@@ -63,7 +65,12 @@ def usage(pid: int) -> Usage | None:
                 read = int(line[6:])
     except OSError:
         pass  # another user's process, or gone
-    return Usage(cpu=(int(fields[_UTIME]) + int(fields[_STIME])) / _TICK, rss=int(fields[_RSS]) * _PAGE, read=read)
+    main = _stat(pid, pid) or fields
+    return Usage(cpu=_cpu(fields), main_cpu=_cpu(main), rss=int(fields[_RSS]) * _PAGE, read=read)
+
+
+def _cpu(fields: list[str]) -> float:
+    return (int(fields[_UTIME]) + int(fields[_STIME])) / _TICK
 
 
 def group_members(group: int) -> list[int]:

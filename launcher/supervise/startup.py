@@ -30,6 +30,9 @@ _MOVED_CPU = 0.02
 """Our own probes cost the engine CPU time as well: less than this per second is no progress."""
 
 
+_WORKING_CPU = 0.5
+
+
 class Movement:
     """Whether a process (or the one below it that does the work) has moved lately."""
 
@@ -44,7 +47,8 @@ class Movement:
     def look(self, lines: int = 0, *, loading: bool = True) -> float:
         """Seconds since anything moved, after looking again. `lines`: how many it has written so far.
 
-        Once it serves only CPU time counts: our own unanswered probes cost it a thread each, and so memory.
+        Once it serves only CPU time counts, and of its queue's thread, or a lot: what asks a hung engine for its
+        health costs it CPU time of other threads, and an unanswered probe a thread, and so memory.
         """
         now = time.monotonic()
         self.pid = proc.real(self._leader)
@@ -53,7 +57,9 @@ class Movement:
         moved = lines != self._lines
         self._lines = lines
         if usage is not None and before is not None:
-            moved = moved or usage.cpu - before.cpu > _MOVED_CPU * max(now - self._sampled, 0.1)
+            passed = max(now - self._sampled, 0.1)
+            moved = moved or usage.main_cpu - before.main_cpu > _MOVED_CPU * passed
+            moved = moved or usage.cpu - before.cpu > (_MOVED_CPU if loading else _WORKING_CPU) * passed
             if loading:
                 moved = moved or abs(usage.rss - before.rss) >= _MOVED_BYTES
                 moved = moved or usage.read - before.read >= _MOVED_BYTES

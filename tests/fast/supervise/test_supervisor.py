@@ -1,0 +1,165 @@
+"""The whole resident process around an engine that misbehaves as no real one can be made to."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from launcher.bench.instance import gone
+from launcher.supervise import proc
+from launcher.supervise.spec import Expected
+
+if TYPE_CHECKING:
+    from conftest import Stage
+
+
+def test_up_and_down(stage: Stage) -> None:
+    instance = stage.launch()
+    status = instance.ready()
+    assert status["memory"] == [
+        {"item": "weights", "device": "host", "planned": None, "actual": 1 << 20},
+        {"item": "kv", "device": "host", "planned": None, "actual": 2 << 20},
+    ]
+    assert instance.http("GET", "/props")[0] == 200
+    instance.client.stop()
+    assert instance.ended() == 0
+
+
+def test_a_hung_queue_whose_health_says_ok(stage: Stage) -> None:
+    instance = stage.launch(hang_timeout=2.0)
+    instance.ready()
+    engine = instance.engine
+    stage.bend("hang")
+    assert "does not answer" in instance.until("degraded", limit=4)["reason"]
+    begin = time.monotonic()
+    instance.status  # noqa: B018
+    assert time.monotonic() - begin < 0.2
+    while instance.status["state"] == "degraded":
+        time.sleep(0.05)
+    stage.straighten("hang")
+    status = instance.ready(but_not=engine)
+    assert status["last_exit"]["class"] == "hung"
+
+
+def test_a_slot_at_work_in_which_nothing_moves(stage: Stage) -> None:
+    instance = stage.launch(hang_timeout=3.0)
+    instance.ready()
+    engine = instance.engine
+    stage.bend("busy")
+    instance.until("draining", "starting", "loading", limit=12)
+    stage.straighten("busy")
+    status = instance.ready(but_not=engine)
+    assert status["last_exit"]["class"] == "hung"
+    assert "nothing has moved" in status["last_exit"]["line"]
+
+
+def test_no_token_is_not_ready(stage: Stage) -> None:
+    stage.bend("no-token")
+    status = stage.launch().until("degraded")
+    assert status["reason"] == "no token was generated: /completion answered without one"
+
+
+def test_the_first_error_line_is_the_reason(stage: Stage) -> None:
+    stage.bend("at-start", "1\nerror: invalid argument: --x\nusage:\n")
+    instance = stage.launch()
+    assert instance.ended() == 13
+    assert "bad-option: error: invalid argument: --x" in instance.output.read_text()
+    record = json.loads((stage.home / "state" / "last-exit.json").read_text())
+    assert record["class"] == "bad-option"
+    assert any("usage:" in line["text"] for line in record["log"])
+
+
+def test_an_unknown_failure_is_tried_three_times(stage: Stage) -> None:
+    stage.bend("at-start", "3\nsomething odd\n")
+    instance = stage.launch(backoff=(0.0, 0.05))
+    assert instance.ended() == 14
+    assert instance.output.read_text().count("planning -> starting") == 1
+    assert instance.output.read_text().count("backoff -> starting") == 2
+    assert "3 starts in a row failed" in instance.output.read_text()
+
+
+def test_memory_walks_the_fallback_list_by_planning_anew(stage: Stage) -> None:
+    """The replan command is a stand-in: it notes what it is to give up, and mends the engine at the second step."""
+    stage.bend("at-start", "1\nggml_aligned_malloc: insufficient memory (attempted to allocate 1.00 MB)\n")
+    planner = stage.home / "planner"
+    fresh = stage.spec(expected=Expected(slots=1, per_slot=256, alias="f"), argv=("-c", "256", "--alias", "f"))
+    planner.write_text(
+        f"#!{sys.executable} -S\nimport pathlib, sys\nhome = pathlib.Path({str(stage.home)!r})\n"
+        "with (home / 'asked').open('a') as file:\n    print(*sys.argv[1:], file=file)\n"
+        "if 'context' in sys.argv:\n    (home / 'at-start').unlink(missing_ok=True)\n"
+        f"print({json.dumps(json.dumps(fresh.as_json()))})\n"
+    )
+    planner.chmod(0o755)
+    instance = stage.launch(replan=(str(planner), "plan"), fallback=("tier", "context"), backoff=(0.0, 0.05))
+    status = instance.until("ready", limit=20)
+    assert status["given_up"] == ["tier", "context"]
+    assert status["slots"][0]["size"] == 256
+    asked = (stage.home / "asked").read_text().splitlines()
+    assert asked == ["plan --give-up tier", "plan --give-up tier --give-up context"]
+
+
+def test_a_crash_of_all_leaves_a_leftover_that_the_next_one_ends(stage: Stage) -> None:
+    instance = stage.launch()
+    instance.ready()
+    engine = instance.engine
+    family = proc.descendants(instance.pid)
+    os.kill(engine, signal.SIGSTOP)  # a stopped engine survives neither tie, but it shows that the next start waits
+    for pid in family:
+        if pid != engine:
+            os.kill(pid, signal.SIGKILL)
+    instance.process.wait()
+    assert gone(engine)
+    again = stage.launch()
+    again.ready()
+
+
+def test_events_reach_a_command(stage: Stage) -> None:
+    sink = stage.home / "events"
+    instance = stage.launch(on_event=("/bin/sh", "-c", f"cat >> {sink}"))
+    instance.ready()
+    instance.client.stop()
+    instance.ended()
+    events = [json.loads(line) for line in sink.read_text().splitlines()]
+    states = {event["state"] for event in events if event["event"] == "state"}
+    assert {"starting", "ready", "draining", "stopped"} <= states
+    assert all(event["schema"] == 1 and event["name"] == "f" for event in events)
+
+
+def test_systemd_is_told(stage: Stage) -> None:
+    import socket
+
+    address = stage.home / "notify"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ear:
+        ear.bind(str(address))
+        ear.settimeout(10)
+        from launcher.bench.instance import Instance
+
+        instance = Instance(stage.spec(), env={"NOTIFY_SOCKET": str(address), "WATCHDOG_USEC": "400000"})
+        stage.started.append(instance)
+        heard = ""
+        while "READY=1" not in heard or "WATCHDOG=1" not in heard:
+            heard += ear.recv(4096).decode() + "\n"
+        assert "STATUS=loading" in heard
+        assert heard.index("STATUS=loading") < heard.index("READY=1")
+        instance.client.stop()
+        while "STOPPING=1" not in heard:
+            heard += ear.recv(4096).decode() + "\n"
+
+
+def test_a_metrics_page(stage: Stage) -> None:
+    import http.client
+
+    from launcher.bench.instance import free_port
+
+    port = free_port()
+    stage.launch(metrics=f"127.0.0.1:{port}").ready()
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    connection.request("GET", "/metrics")
+    text = connection.getresponse().read().decode()
+    assert 'kvlaunch_state{name="f",state="ready"} 1' in text
+    assert Path(f"/proc/{stage.started[0].pid}").exists()
