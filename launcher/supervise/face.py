@@ -43,6 +43,7 @@ def status(
             "unified": expected.unified,
         },
         "slots": [_slot(slot) for slot in engine.slots] if engine is not None else [],
+        "counters": engine.counters if engine is not None else None,
         "memory": memory(spec, engine.facts.buffers if engine is not None else {}),
         "requested": dict(expected.techniques),
         "active": engine.active if engine is not None else {},

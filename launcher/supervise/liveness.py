@@ -8,6 +8,7 @@ counters stood still for 4 s of healthy prefill while /slots answered within 7 m
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -26,6 +27,10 @@ _IMPATIENT = 0.9
 _FRESH = 0.25
 """Whoever asks for the status a hundred times a second does not ask the engine as often."""
 _PATIENCE, _TRIES = 10.0, 3
+
+
+_COUNTED = {"prompt_tokens": "prompt_tokens_total", "predicted_tokens": "tokens_predicted_total"}
+_COUNTER = re.compile(rb"^llamacpp:(prompt_tokens_total|tokens_predicted_total) ([\d.e+]+)", re.MULTILINE)
 
 
 class Liveness:
@@ -47,6 +52,7 @@ class Liveness:
         self._suspicious = False
         self._refreshed = 0.0
         self.slots: list[dict[str, Any]] = []
+        self.counters: dict[str, int] | None = None
         self.used_at = time.monotonic()
         """When a slot was last seen at work."""
 
@@ -99,8 +105,11 @@ class Liveness:
         """For `status`: the slots as they are now, or as they last were when it doesn't answer in time."""
         if time.monotonic() - self._refreshed < _FRESH:
             return
-        if (slots := await self._slots(limit)) is not None:
+        slots, counters = await asyncio.gather(self._slots(limit), self._counted(limit))
+        if slots is not None:
             self.slots = slots
+        if counters is not None:
+            self.counters = counters
         self._refreshed = time.monotonic()
 
     async def _slots(self, limit: float) -> list[dict[str, Any]] | None:
@@ -110,6 +119,19 @@ class Liveness:
         except NoAnswer:
             return None
         return data if isinstance(data, list) else []
+
+    async def _counted(self, limit: float) -> dict[str, int] | None:
+        """The engine's own counters. It prints six digits of them, so only their rate means something."""
+        if "--metrics" not in self._spec.argv:
+            return None
+        try:
+            answer = await self._endpoint.get("/metrics", limit)
+        except NoAnswer:
+            return None
+        found = {name.decode(): int(float(value)) for name, value in _COUNTER.findall(answer.body)}
+        if len(found) < len(_COUNTED):
+            return None
+        return {ours: found[theirs] for ours, theirs in _COUNTED.items()}
 
     async def _probe(self, movement: Movement) -> str | None:
         """A token from an idle engine, three times asked for. In words when none came and nothing moved."""

@@ -18,7 +18,13 @@ class Verdict:
     """A device is planned and nothing is on it: never ready, whatever else holds."""
 
 
-def compare(expected: Expected, props: Mapping[str, Any], slots: Sequence[Mapping[str, Any]], facts: Facts) -> Verdict:
+def compare(
+    expected: Expected,
+    props: Mapping[str, Any],
+    slots: Sequence[Mapping[str, Any]],
+    facts: Facts,
+    shown: Mapping[str, bool],
+) -> Verdict:
     short: list[str] = []
 
     def check(what: str, planned: object, real: object) -> None:
@@ -43,23 +49,16 @@ def compare(expected: Expected, props: Mapping[str, Any], slots: Sequence[Mappin
     missing = bool(expected.devices) and bool(facts.buffers) and not on_device
     if wanted and not missing and facts.offloaded is not None and facts.offloaded < wanted:
         short.append(f"layers on the device: planned {wanted}, the engine has {facts.offloaded}")
-    for name, is_active in active(expected, props, facts).items():
+    for name, is_active in active(expected, shown, facts).items():
         if expected.techniques[name] and is_active is False:
             short.append(f"{name}: asked for, but not active")
     return Verdict(tuple(short), gpu_missing=missing)
 
 
-def active(expected: Expected, props: Mapping[str, Any], facts: Facts) -> dict[str, bool | None]:
-    """For each technique of the plan whether the engine says that it is on. None: it says nothing about it."""
-    said = props.get("kvlaunch")
-    reported: Mapping[str, Any] = said if isinstance(said, dict) else {}
-    result: dict[str, bool | None] = {}
-    for name in expected.techniques:
-        value = reported.get(name)
-        if isinstance(value, bool):
-            result[name] = value
-        elif name == "flash_attention":
-            result[name] = facts.flash_attention
-        else:
-            result[name] = None
-    return result
+def active(expected: Expected, shown: Mapping[str, bool], facts: Facts) -> dict[str, bool | None]:
+    """For each technique of the plan whether the engine shows that it is on. None: it shows nothing about it.
+
+    `shown`: what was asked of the engine (evidence.py).
+    """
+    known: dict[str, bool | None] = {"flash_attention": facts.flash_attention, **shown}
+    return {name: known.get(name) for name in expected.techniques}

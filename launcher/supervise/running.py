@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher.supervise import cgroup, leftover, ports, proc, ready
+from launcher.supervise import cgroup, leftover, ports, proc
 from launcher.supervise.classes import Evidence, Exit, ExitClass, classify
 from launcher.supervise.command import engine_command
 from launcher.supervise.files import InstanceFiles
@@ -48,7 +48,7 @@ class Running:
         self.spec = spec
         self.facts = Facts()
         self.slots_seen: list[dict[str, Any]] = []
-        self.props: dict[str, Any] = {}
+        self._active: dict[str, bool | None] = {}
         self.was_ready = False
         self.endpoint = Endpoint(private or _probe_host(spec.hosts), port, _first_key(spec.api_key_file))
         self._private = private
@@ -85,7 +85,7 @@ class Running:
         if self._startup is not None:
             shortfalls = self._startup.shortfalls
             if self._startup.found is not None:
-                self.slots_seen, self.props = self._startup.found.slots, self._startup.found.props
+                self.slots_seen, self._active = self._startup.found.slots, self._startup.found.active
             self._startup = None
         self.was_ready = True
         self._liveness = Liveness(self.spec, self.endpoint, self.pid, shortfalls, self._tell)
@@ -124,13 +124,18 @@ class Running:
         return self._liveness.slots if self._liveness is not None else self.slots_seen
 
     @property
+    def counters(self) -> dict[str, int] | None:
+        """Tokens read and written since its start, where it has a metrics page."""
+        return self._liveness.counters if self._liveness is not None else None
+
+    @property
     def used_at(self) -> float | None:
         """Monotonic time at which a slot was last seen at work; None while it isn't watched."""
         return self._liveness.used_at if self._liveness is not None else None
 
     @property
     def active(self) -> dict[str, bool | None]:
-        return ready.active(self.spec.expected, self.props, self.facts) if self.was_ready else {}
+        return self._active
 
     def classify(self, end: Exit) -> tuple[ExitClass, str | None]:
         killed_for_memory = cgroup.oom_kills() > self._oom_kills

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.supervise import proc, ready
+from launcher.supervise import evidence, ports, proc, ready
 from launcher.supervise.classes import ExitClass
 from launcher.supervise.http1 import Endpoint, NoAnswer
 from launcher.supervise.lines import Facts
@@ -164,11 +164,14 @@ class Startup:
         props = await self._object("/props")
         slots_answer = await self._endpoint.get("/slots", 5.0)
         slots = slots_answer.json() if slots_answer.status == 200 else []
-        verdict = ready.compare(expected, props, slots, self._facts)
+        shown = await evidence.gather(self._endpoint, expected.techniques, props)
+        verdict = ready.compare(expected, props, slots, self._facts, shown)
         shortfalls = list(verdict.shortfalls)
+        if not self._spec.listen_fd and ports.listens(proc.real(self._pid), self._endpoint.port) is False:
+            shortfalls.append(f"port {self._endpoint.port}: the listener there is not our engine's")
         if problem := await one_token(self._endpoint, limit=None):
             shortfalls.append(problem)
-        found = Found(props, slots, ready.active(expected, props, self._facts))
+        found = Found(props, slots, ready.active(expected, shown, self._facts))
         return ready.Verdict(tuple(shortfalls), verdict.gpu_missing), found
 
     async def _object(self, path: str) -> dict[str, Any]:
