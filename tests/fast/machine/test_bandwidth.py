@@ -107,6 +107,10 @@ def test_the_plateau_is_pinned_where_it_can_be() -> None:
     assert replace(MEASURED, copies=()).plateau is None
 
 
+def test_small_copies_that_a_cache_flatters_are_no_plateau() -> None:
+    assert replace(MEASURED, copies=copies({1: (9.0,) * 4, 64: (6.0,) * 4})).plateau == 6.0
+
+
 def test_everything_survives_the_cache(tmp_path: Path) -> None:
     path = keep(tmp_path / "new" / "bandwidth", Identity.of(CARD), MEASURED)
     assert recall(path.parent, Identity.of(CARD)) == MEASURED

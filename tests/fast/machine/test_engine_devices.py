@@ -121,6 +121,41 @@ def test_twins_pair_by_their_ids() -> None:
     assert [(d.id, d.address) for d in devices] == [("CUDA0", "0000:01:00.0"), ("CUDA1", "0000:02:00.0")]
 
 
+def amd(id: str, address: str, mib: int) -> Device:
+    """A card whose name the box does not know."""
+    return Device(
+        id=id,
+        name="AMD GPU [1002:0000]",
+        kind=DeviceKind.DISCRETE,
+        memory_total=mib * MIB,
+        vendor="amd",
+        address=address,
+    )
+
+
+def test_memory_tells_nameless_cards_apart() -> None:
+    machine = Machine(devices=(amd("Vulkan0", "0000:03:00.0", 24560), amd("Vulkan1", "0000:04:00.0", 8176)))
+    listed = parse_devices(
+        "  Vulkan0: AMD Radeon RX 7600 (RADV) (8176 MiB, 8000 MiB free)\n"
+        "  Vulkan1: AMD Radeon RX 7900 XTX (RADV) (24560 MiB, 24000 MiB free)\n"
+    )
+    assert [(d.id, d.address) for d in merge(machine, listed).devices] == [
+        ("Vulkan1", "0000:03:00.0"),
+        ("Vulkan0", "0000:04:00.0"),
+    ]
+
+
+def test_twins_under_another_backend_s_names_pair_one_to_one() -> None:
+    machine = Machine(devices=(amd("ROCm0", "0000:03:00.0", 24560), amd("ROCm1", "0000:04:00.0", 24560)))
+    listed = parse_devices(
+        "  Vulkan0: AMD Radeon RX 7900 XTX (24560 MiB, 1 MiB free)\n"
+        "  Vulkan1: AMD Radeon RX 7900 XTX (24560 MiB, 1 MiB free)\n"
+    )
+    merged = merge(machine, listed)
+    assert [(d.id, d.address) for d in merged.devices] == [("Vulkan0", "0000:03:00.0"), ("Vulkan1", "0000:04:00.0")]
+    assert merged.notes == ()
+
+
 def test_rpc_and_software_devices_are_added() -> None:
     listed = parse_devices(
         "  RPC0: 10.0.0.2:50052 (24105 MiB, 24100 MiB free)\n"

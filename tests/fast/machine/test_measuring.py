@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -84,6 +85,14 @@ def test_cuda_that_fails_leaves_the_card_to_the_engine(tmp_path: Path, ways: Sim
     measured = run(tmp_path)
     assert [b.device for b, _ in measured.results] == ["CUDA0", "RPC0", "host"]
     assert measured.notes == ("CUDA0: no driver (install it)",)
+
+
+def test_a_mig_instance_is_left_to_the_engine(tmp_path: Path, ways: SimpleNamespace) -> None:
+    """By its address the driver would give the whole card."""
+    ways.engine = (EngineCopies("CUDA0", "A100 MIG", FIGURES, 1.0),)
+    machine = replace(MACHINE, devices=(replace(CARD, mig="GPU-whole"),))
+    measured = measure(machine, tmp_path, program=PROGRAM, cuda=lambda: object())
+    assert [b.conditions.method for b, _ in measured.results if b.device == "CUDA0"] == ["engine abc123"]
 
 
 def test_a_card_is_not_measured_twice(tmp_path: Path, ways: SimpleNamespace) -> None:

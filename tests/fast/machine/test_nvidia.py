@@ -84,8 +84,10 @@ def test_memory_that_fails_otherwise_is_unknown_and_not_unified(box: Any, nvml: 
     assert (device.kind, device.memory_total, device.memory_free) == (DeviceKind.DISCRETE, None, None)
 
 
-def test_unified_memory(box: Any, nvml: Any, gpu: Any) -> None:
-    (device,), _ = read(box, nvml(gpu(name="NVIDIA GB10", total=None)))
+@pytest.mark.parametrize("total", [None, 128 * GIB])
+def test_unified_memory(box: Any, nvml: Any, gpu: Any, total: int | None) -> None:
+    """NVML has no memory to tell there; should a later one tell, it is still the host's."""
+    (device,), _ = read(box, nvml(gpu(name="NVIDIA GB10", total=total)))
     assert device.kind is DeviceKind.UNIFIED
     assert (device.memory_total, device.memory_free, device.memory_shared) == (128 * GIB, 100 * GIB, 128 * GIB)
     assert (device.pcie, device.rebar) == (None, None)
