@@ -205,7 +205,8 @@ def value_wrong(case: Case) -> Iterator[Found]:
                 yield Found(place, f"{argument.flag}: {why}", "write what its help names")
         elif argument.is_any("--override-tensor", "--spec-draft-override-tensor"):
             yield from _buffers(case, place, value)
-        if entry.choices and value not in entry.choices:
+        # <0|1> is a number to the engine, which takes any
+        if entry.choices and value not in entry.choices and not entry.value.startswith("<"):
             if "," in value or entry.spellings[-1] == "--spec-type":
                 continue  # lists of choices
             if "auto" in entry.choices and "on" in entry.choices and value in SWITCH_WORDS:

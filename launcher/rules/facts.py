@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from ipaddress import ip_address
 
@@ -108,7 +109,7 @@ def uses_mrope(shape: ModelShape) -> bool:
     if shape.arch not in _MROPE_BY_SECTIONS:
         return False
     sections = shape.key("rope.dimension_sections")
-    return isinstance(sections, list | tuple) and len(sections) > 1 and bool(sections[0]) and bool(sections[1])
+    return isinstance(sections, list | tuple | array) and len(sections) > 1 and bool(sections[0]) and bool(sections[1])
 
 
 def shift_stops(case: Case) -> str:

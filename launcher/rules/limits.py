@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ class Limit:
     words: tuple[str, ...] = ()
     pattern: str = ""
     form: str = ""
+    is_json: bool = False
 
     def broken_by(self, value: str) -> str:
         """Why the value is refused, in words; empty where it is taken."""
@@ -26,6 +28,11 @@ class Limit:
             return f'"{value}" is none of {", ".join(self.words)}'
         if self.pattern and re.fullmatch(self.pattern, value) is None:
             return f'"{value}" is not {self.form}'
+        if self.is_json:
+            try:
+                json.loads(value)
+            except ValueError as error:
+                return f"this is no JSON: {error}"
         if self.low is not None or self.high is not None:
             match = re.match(r"\s*[-+]?\d+", value)
             number = int(match[0]) if match else None
@@ -38,6 +45,7 @@ class Limit:
 
 _NGRAM = Limit(1, 1024)
 _PRIORITY = Limit(0, 3)
+_JSON = Limit(is_json=True)
 _MASK = Limit(pattern=r"(0[xX])?[0-9a-fA-F]{1,128}", form="a mask of hexadecimal digits")
 _RANGE = Limit(pattern=r"\d*-\d*", form="a range of processors such as 0-7")
 
@@ -69,6 +77,10 @@ LIMITS: Mapping[str, Limit] = {
     "--spec-ngram-map-k4v-size-n": _NGRAM,
     "--spec-ngram-map-k4v-size-m": _NGRAM,
     "--spec-ngram-map-k4v-min-hits": Limit(low=1),
+    "--chat-template-kwargs": _JSON,
+    "--mcp-servers-json": _JSON,
+    "--ui-config": _JSON,
+    "--json-schema": _JSON,
     "--override-kv": Limit(
         pattern=r"[^=]+=(int:.+|float:.+|bool:(true|false)|str:.*)(,.*)?", form="KEY=TYPE:VALUE (int, float, bool, str)"
     ),
@@ -76,7 +88,7 @@ LIMITS: Mapping[str, Limit] = {
 
 # options whose value is a file that must be there, and those whose value is a directory
 FILE_OPTIONS = (
-    "--grammar-file", "--json-schema-file", "-jf", "--lookup-cache-static", "-lcs", "--control-vector",
-    "--ui-config-file", "--webui-config-file", "--mcp-servers-config", "--ssl-key-file", "--ssl-cert-file",
+    "--grammar-file", "--json-schema-file", "-jf", "--control-vector", "--ui-config-file",
+    "--webui-config-file", "--mcp-servers-config", "--ssl-key-file", "--ssl-cert-file",
 )  # fmt: skip
 DIRECTORY_OPTIONS = ("--slot-save-path", "--media-path", "--path")

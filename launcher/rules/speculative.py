@@ -55,8 +55,13 @@ def draft_speaks_otherwise(case: Case) -> Iterator[Found]:
 )
 def no_mtp_head(case: Case) -> Iterator[Found]:
     draft = case.profile.model.draft
-    if draft is not None and draft.type == "mtp" and draft.path is None and case.model.nextn_layers == 0:
-        yield Found("model.draft.type", f"this model ({case.model.arch}) has no head that drafts")
+    if draft is None or draft.type != "mtp":
+        return
+    # a head may come in a file of its own
+    holder = case.model if draft.path is None else case.files.shapes.get("model.draft.path")
+    if holder is not None and holder.nextn_layers == 0:
+        where = "this model" if draft.path is None else draft.path.name
+        yield Found("model.draft.type", f"{where} ({holder.arch}) has no head that drafts")
 
 
 @rule(

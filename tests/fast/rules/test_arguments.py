@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,9 @@ def test_words_fall_to_their_options() -> None:
         (["-ot", "ffn=CUDA0"], ["KV805"]),
         (["-ot", "ffn"], ["KV805"]),
         (["--numa", "nowhere"], ["KV805"]),
+        (["--ui-config", "{bad"], ["KV805"]),
+        (["--chat-template-kwargs", '{"a": 1}'], []),
+        (["--cpu-strict", "2"], []),
         (["--prio", "4"], ["KV805"]),
         (["--reasoning", "true"], []),
         (["--version"], ["KV806"]),
@@ -56,7 +60,7 @@ def test_words_fall_to_their_options() -> None:
     ],
 )
 def test_each_slip_is_told_once_at_its_word(tmp_path: Path, args: list[str], rules: list[str]) -> None:
-    found, _ = findings(tmp_path, f"[model]\npath = 'm.gguf'\n[engine]\nargs = {args}\n")
+    found, _ = findings(tmp_path, f"[model]\npath = 'm.gguf'\n[engine]\nargs = {json.dumps(args)}\n")
     assert [one.rule for one in found] == rules
     assert all(one.key.startswith("engine.args.") for one in found)
 
