@@ -167,6 +167,11 @@ def test_what_is_no_machine_is_refused(data: object) -> None:
         Machine.from_json(data)
 
 
+def test_a_file_of_a_newer_kind_is_refused_by_its_number() -> None:
+    with pytest.raises(ProfileError, match="is of schema 2; this kvlaunch reads up to 1"):
+        Machine.from_json(FULL.as_json() | {"schema": 2})
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
