@@ -1,4 +1,4 @@
-"""A real memory cgroup around a real process: what is left is what the kernel will give. Needs the right to make one."""
+"""A real memory cgroup around a real process: what is left is what the kernel will give. Needs the right to make it."""
 
 from __future__ import annotations
 
