@@ -74,6 +74,8 @@ class Build:
         root = self.place.source.parent
         with locked(root.with_name(f".{root.name}.lock"), self.report, f"in {root.name}"):
             self._recover()
+            if not self.wanted.request.force and (engine := self.store.find(self.wanted.key)):
+                return engine  # the one that a killed build had put aside
             self._prepare_source()
             dropped = set(self.store.dropped_before(self.wanted.recipe.cpu.model))
             if skipped := sorted(dropped & {e.name for e in self.wanted.recipe.cpu.extensions}):
@@ -107,10 +109,16 @@ class Build:
                 )
 
     def _recover(self) -> None:
-        """A verification that was killed leaves the build folder under its other name."""
+        """What a build that was killed put aside: the build folder while verifying, the engine while replacing it."""
         away = self._away()
         if away.is_dir() and not self.place.build.exists():
             away.rename(self.place.build)
+        folder = self.store.root / self.wanted.key
+        if self._old(folder).is_dir():
+            if (folder / manifest.FILE).is_file():
+                shutil.rmtree(self._old(folder))
+            else:
+                self._put_back(folder)
 
     def _away(self) -> Path:
         return self.place.build.with_name("build.away")

@@ -380,6 +380,16 @@ def test_a_folder_that_cannot_be_written_is_told_in_words(places: Places, reques
         build_engine(request_, places, Silent())
 
 
+def test_an_engine_that_a_killed_build_put_aside_is_taken_back(places: Places, request_: BuildRequest) -> None:
+    good = build_engine(request_, places, Silent())
+    good.path.rename(good.path.with_name(f".{good.key}.old"))
+    (good.path / "bin").mkdir(parents=True)  # the new one, not verified when the power went
+    recorder = Recorder()
+    assert build_engine(request_, places, recorder).manifest == good.manifest
+    assert "compile" not in recorder.lines
+    assert Store.of(places).unfinished() == []
+
+
 def test_a_broken_manifest_is_no_engine(places: Places, request_: BuildRequest) -> None:
     engine = build_engine(request_, places, Silent())
     (engine.path / "manifest.json").write_text("{")
