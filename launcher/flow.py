@@ -18,6 +18,7 @@ from launcher.engine.capability import Capability, from_binary, from_help_file, 
 from launcher.engine.second_opinion import dry_run
 from launcher.errors import KvlaunchError, ProfileError
 from launcher.machine.bandwidth import FOLDER, with_measured
+from launcher.machine.engine_process import with_workers
 from launcher.machine.probe import probe
 from launcher.machine.types import Machine
 from launcher.measured import measured_file, read_measured
@@ -105,7 +106,8 @@ def refine(case: Case) -> Case:
     if case.engine is None:
         return judge(replace(case, reserved=reserved(case.places, besides=case.profile.name)))
     capability = read_capability(case.profile, case.places, None, case.engine)
-    case = judge(replace(case, capability=capability))
+    machine = with_workers(case.machine, case.engine.server, case.profile.compute.rpc)
+    case = judge(replace(case, capability=capability, machine=machine))
     return judge(replace(case, **second_opinions(case))) if case.plan is not None else case
 
 

@@ -12,7 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.errors import BuildError, EngineRefused, GaveUp, UsageError
+from launcher.errors import BuildError, EngineRefused, GaveUp, KvlaunchError, UsageError
+from launcher.machine.engine_devices import merge, parse_devices
+from launcher.machine.types import Machine
 
 _KEPT = ("HOME", "PATH", "LD_LIBRARY_PATH", "XDG_RUNTIME_DIR", "TMPDIR")
 _DEVICES = ("CUDA_", "HIP_", "ROCR_", "HSA_", "VK_", "GGML_VK_", "MESA_")  # which devices there are, and their drivers
@@ -46,6 +48,19 @@ def list_devices(server: Path, *, rpc: Sequence[str] = (), timeout: float = 30.0
     if done.returncode != 0:
         raise EngineRefused(f"{server.name} --list-devices {done.ending}: {done.last_words}")
     return done.output
+
+
+def with_workers(machine: Machine, server: Path, rpc: Sequence[str]) -> Machine:
+    """The machine with the rpc workers that a profile names, as this engine sees them; a note where that fails.
+
+    A machine that has them already (a recorded one) is left as it is: nobody need be asked again.
+    """
+    if not rpc or machine.device("RPC0") is not None:
+        return machine
+    try:
+        return merge(machine, parse_devices(list_devices(server, rpc=rpc)))
+    except KvlaunchError as error:
+        return machine.with_devices(machine.devices, f"the rpc workers' memory is unknown: {error.message}")
 
 
 def run_engine_program(

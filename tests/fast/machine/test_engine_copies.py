@@ -11,7 +11,8 @@ import pytest
 
 from launcher.errors import BuildError, EngineRefused, GaveUp, KvlaunchError, UsageError
 from launcher.machine.engine_copies import measure, read_output
-from launcher.machine.engine_process import check_worker, list_devices
+from launcher.machine.engine_process import check_worker, list_devices, with_workers
+from launcher.machine.types import Device, Machine
 
 LINES = (
     "some backend says hello\n"
@@ -110,3 +111,21 @@ def test_the_engine_s_list_with_several_workers(tmp_path: Path) -> None:
         assert list_devices(server) == "--list-devices\n"
         assert list_devices(server, rpc=[first]) == f"--rpc {first} --list-devices\n"
         assert list_devices(server, rpc=[first, second]) == f"--rpc {first},{second} --list-devices\n"
+
+
+def test_the_workers_of_a_profile(tmp_path: Path) -> None:
+    """Known: left alone. Answering: merged in. Not answering: a note, and the machine as it was."""
+    server = tmp_path / "llama-server"
+    server.write_text("#!/bin/sh\necho '  RPC0: h:1 (1024 MiB, 1000 MiB free)'\n")
+    server.chmod(0o755)
+    known = Machine(devices=(Device(id="RPC0", name="recorded"),))
+    assert with_workers(known, tmp_path / "gone", ["h:1"]) is known
+    assert with_workers(Machine(), tmp_path / "gone", []) == Machine()
+    with socket.create_server(("127.0.0.1", 0)) as worker:
+        endpoint = f"127.0.0.1:{worker.getsockname()[1]}"
+        found = with_workers(Machine(), server, [endpoint]).device("RPC0")
+    assert found is not None
+    assert (found.memory_total, found.memory_free) == (1024 << 20, 1000 << 20)
+    silent = with_workers(Machine(), server, ["127.0.0.1:x"])
+    assert silent.devices == ()
+    assert "the rpc workers' memory is unknown" in silent.notes[0]
