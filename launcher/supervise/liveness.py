@@ -31,6 +31,7 @@ _PATIENCE, _TRIES = 10.0, 3
 
 _COUNTED = {"prompt_tokens": "prompt_tokens_total", "predicted_tokens": "tokens_predicted_total"}
 _COUNTER = re.compile(rb"^llamacpp:(prompt_tokens_total|tokens_predicted_total) ([\d.e+]+)", re.MULTILINE)
+_LAST_UBATCH = re.compile(rb"^llamacpp:ubatch_last_timestamp_seconds ([\d.e+]+)", re.MULTILINE)
 
 
 class Liveness:
@@ -66,6 +67,7 @@ class Liveness:
         moved = time.monotonic()
         probed = moved
         silent_since: float | None = None
+        last_ubatch = 0.0
         while True:
             await asyncio.sleep(_TICK)
             now = time.monotonic()
@@ -85,7 +87,11 @@ class Liveness:
             self._tell(Checked(self._shortfalls))
             self.slots = slots
             if (progress := _counters(slots)) != counters:
+                # a request that came and went between two looks was use as well; the first look knows nothing yet
+                self.used_at = now if counters else self.used_at
                 counters, moved = progress, now
+            elif now - moved > _TICK and (stamp := await self._last_ubatch()) is not None and stamp != last_ubatch:
+                last_ubatch, moved = stamp, now
             busy = any(slot.get("is_processing") for slot in slots)
             if busy:
                 self.used_at = now
@@ -100,6 +106,7 @@ class Liveness:
                 if problem := await self._probe(movement):
                     self._tell(Fault(ExitClass.HUNG, problem))
                     return
+                counters = _counters(await self._slots(_IMPATIENT) or [])  # our own request is no use
 
     async def refresh(self, limit: float) -> None:
         """For `status`: the slots as they are now, or as they last were when it doesn't answer in time."""
@@ -119,6 +126,17 @@ class Liveness:
         except NoAnswer:
             return None
         return data if isinstance(data, list) else []
+
+    async def _last_ubatch(self) -> float | None:
+        """When the engine last finished a part of a batch (0008): what moves within one long batch, on a GPU too."""
+        if "--kv-telemetry" not in self._spec.argv:
+            return None
+        try:
+            answer = await self._endpoint.get("/metrics", _IMPATIENT)
+        except NoAnswer:
+            return None
+        found = _LAST_UBATCH.search(answer.body)
+        return float(found[1]) if found else None
 
     async def _counted(self, limit: float) -> dict[str, int] | None:
         """The engine's own counters. It prints six digits of them, so only their rate means something."""

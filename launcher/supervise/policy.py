@@ -102,7 +102,9 @@ def decide(rules: Rules, deaths: Sequence[Death], given_up: Sequence[str], dice:
         return GiveUp(14, f"loading stood still {len(row)} times")
     elif len(row) >= _SAME_START_FAILURES:
         return GiveUp(14, f"{len(row)} starts in a row failed")
-    return Again(_pause(rules, deaths, dice), tuple(given_up))
+    # after a long time of health memory may be there again: what was given up is tried for
+    kept = () if last.healthy >= rules.stable_after else tuple(given_up)
+    return Again(_pause(rules, deaths, dice), kept)
 
 
 def _row_of_failed_starts(deaths: Sequence[Death]) -> list[Death]:

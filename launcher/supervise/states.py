@@ -56,6 +56,13 @@ class Spawned:
 
 
 @dataclass(frozen=True, slots=True)
+class Planned:
+    """The launch was planned anew; this is what it does without. Less may not have fitted."""
+
+    given_up: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CannotStart:
     """Nothing was spawned: the port is taken, the executable is not there."""
 
@@ -123,7 +130,7 @@ class Switched:
     pid: int
 
 
-Message = Begin | Spawned | CannotStart | Loading | Checked | Fault | Died | Ask | Due | Switched
+Message = Begin | Spawned | CannotStart | Loading | Checked | Fault | Died | Ask | Due | Switched | Planned
 
 
 # --- effects ----------------------------------------------------------------------------------------------------------
@@ -215,6 +222,8 @@ def step(machine: Machine, message: Message, setting: Setting, now: float) -> St
             return replace(machine, state=State.LOADING, cause="the engine speaks"), ()
         case Checked(shortfalls) if machine.state in ALIVE - {State.DRAINING}:
             return _checked(machine, shortfalls, setting, now)
+        case Planned(given_up) if machine.state is State.STARTING:
+            return replace(machine, given_up=given_up), ()
         case Switched(pid) if machine.state in SERVING:
             return replace(machine, pid=pid, ready_at=now, cause="reload"), ()
         case CannotStart(kind, line) if machine.state is State.STARTING:

@@ -222,13 +222,26 @@ class Supervisor:
         return engine
 
     async def _replan_and_spawn(self, given_up: tuple[str, ...]) -> None:
-        self.journal.add("replan", given_up=list(given_up))
-        try:
-            self.spec = await replan(self.spec, given_up)
-        except CannotReplan as error:
-            self.tell(states.CannotStart(ExitClass.OOM_LOAD, f"cannot plan without {', '.join(given_up)}: {error}"))
-            return
-        self._planned_without = given_up
+        """Plan without these things. Where that takes some back and does not fit, as little less as does."""
+        known = self._planned_without
+        tries = [given_up, *(known[:n] for n in range(len(given_up) + 1, len(known)))]
+        for attempt in tries:
+            try:
+                fresh = await replan(self.spec, attempt)
+            except CannotReplan as error:
+                problem = str(error)
+                continue
+            self.spec, self._planned_without = fresh, attempt
+            self._files.write("launch", fresh.as_json())
+            break
+        else:
+            if not known or len(given_up) > len(known):
+                words = f"cannot plan without {', '.join(given_up)}: {problem}"
+                self.tell(states.CannotStart(ExitClass.OOM_LOAD, words))
+                return
+            # all that was given up is still needed: the launch stands as it is
+        self.journal.add("replan", given_up=list(self._planned_without), before=list(known))
+        self.tell(states.Planned(self._planned_without))
         self._spawn()
 
     def _end(self, how: Callable[[Running], None]) -> None:

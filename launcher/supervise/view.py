@@ -42,7 +42,8 @@ class View:
             case "state":
                 self._state(event)
             case "replan":
-                self._say("replan", f"without {', '.join(event['given_up'])}", "yellow")
+                without = ", ".join(event["given_up"])
+                self._say("replan", f"without {without}" if without else "with all that was asked for", "yellow")
 
     def record(self, record: dict[str, Any]) -> None:
         """A line of the engine that a person should see: warnings and errors."""

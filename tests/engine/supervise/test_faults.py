@@ -92,6 +92,21 @@ def test_somebody_elses_term_is_not_a_failure(launch: Launch) -> None:
     assert instance.ended(10) == 0
 
 
+def test_a_long_prefill_is_no_hang(launch: Launch) -> None:
+    """One batch of 3000 tokens: the counters stand still for many hang limits, the engine works."""
+    plain = launch(name="plain")
+    argv = [word if word != "2048" else "4096" for word in plain.spec.argv]
+    plain.close()
+    instance = launch(argv=(*argv, "-b", "4096", "-ub", "4096"), expected=Expected(), hang_timeout=1.0)
+    instance.ready()
+    engine = instance.engine
+    code, answer = instance.http("POST", "/completion", {"prompt": "word " * 3000, "n_predict": 1}, limit=200)
+    assert code == 200
+    assert answer["tokens_evaluated"] >= 3000
+    assert instance.engine == engine
+    assert instance.status["restarts"] == 0
+
+
 def test_a_stopped_engine_is_hung_in_the_end(launch: Launch) -> None:
     instance = launch(stop_timeout=1.0, hang_timeout=3.0)
     instance.ready()

@@ -72,7 +72,7 @@ def test_kill_9_of_supervisor_and_a_wrapped_engine(launch: Launch, engine_server
     instance = launch(binary=str(wrapper))
     instance.ready()
     children = proc.descendants(instance.pid)
-    (leader,) = [pid for pid in children if proc.command(pid).startswith(f"/bin/sh {wrapper}")]
+    (leader,) = [pid for pid in children if f"{wrapper}\0".encode() in Path(f"/proc/{pid}/cmdline").read_bytes()]
     family = proc.descendants(leader)
     assert family == [leader, instance.engine]  # status names the real one
     os.kill(instance.pid, signal.SIGKILL)

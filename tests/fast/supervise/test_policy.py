@@ -58,6 +58,11 @@ def test_memory_walks_the_list_of_what_may_be_given_up() -> None:
     assert after(Death(1, C.OOM_RUNTIME, healthy=9), rules=rules) == Again(0.0, ("residency",))
 
 
+def test_after_long_health_what_was_given_up_is_tried_for_again() -> None:
+    assert after(Death(1, C.CRASH, healthy=9), given_up=("tier",)) == Again(0.0, ("tier",))
+    assert after(Death(9999, C.CRASH, healthy=601), given_up=("tier",)) == Again(0.0, ())
+
+
 def test_nothing_is_given_up_that_the_profile_does_not_list() -> None:
     assert after(Death(1, C.OOM_RUNTIME, healthy=9)) == Again(0.0, ())
 

@@ -103,6 +103,33 @@ def test_memory_walks_the_fallback_list_by_planning_anew(stage: Stage) -> None:
     assert asked == ["plan --give-up tier", "plan --give-up tier --give-up context"]
 
 
+def test_what_was_given_up_comes_back_when_it_fits_and_not_before(stage: Stage) -> None:
+    """The stand-in refuses to plan with all of it until a file says that there is room."""
+    whole = stage.spec()
+    less = stage.spec(expected=Expected(slots=1, per_slot=256, alias="f"), argv=("-c", "256", "--alias", "f"))
+    planner = stage.home / "planner"
+    planner.write_text(
+        f"#!{sys.executable} -S\nimport pathlib, sys\nhome = pathlib.Path({str(stage.home)!r})\n"
+        "if 'context' in sys.argv:\n    (home / 'at-start').unlink(missing_ok=True)\n"
+        f"    print({json.dumps(json.dumps(less.as_json()))})\n"
+        f"elif (home / 'room').exists():\n    print({json.dumps(json.dumps(whole.as_json()))})\n"
+        "else:\n    sys.exit('it does not fit')\n"
+    )
+    planner.chmod(0o755)
+    stage.bend("at-start", "1\ninsufficient memory\n")
+    instance = stage.launch(replan=(str(planner),), fallback=("context",), backoff=(0.0, 0.05), port=whole.port)
+    assert instance.until("ready", limit=20)["given_up"] == ["context"]
+    engine = instance.engine
+    instance.client.restart()
+    status = instance.ready(but_not=engine)
+    assert (status["given_up"], status["slots"][0]["size"]) == (["context"], 256)
+    stage.bend("room")
+    engine = instance.engine
+    instance.client.restart()
+    status = instance.ready(but_not=engine)
+    assert (status["given_up"], status["slots"][0]["size"]) == ([], 512)
+
+
 def test_a_crash_of_all_leaves_a_leftover_that_the_next_one_ends(stage: Stage) -> None:
     instance = stage.launch()
     instance.ready()
