@@ -14,6 +14,7 @@ from launcher.units import MIB
 
 _LINE = re.compile(r"\s+([A-Za-z][A-Za-z0-9_.]*\d*): (.*) \((\d{1,12}) MiB, (\d{1,12}) MiB free\)\s*")
 _SOFTWARE = re.compile(r"llvmpipe|lavapipe|swiftshader|softpipe", re.IGNORECASE)
+_LOOPBACK = re.compile(r"(127\.|localhost:|\[?::1\]?:)")
 _VENDORS = {
     "nvidia": re.compile(r"nvidia|geforce|quadro|tesla|\brtx\b", re.IGNORECASE),
     "amd": re.compile(r"\bamd\b|radeon|instinct|\bradv\b", re.IGNORECASE),
@@ -134,9 +135,9 @@ def _joined(device: Device, entry: EngineDevice) -> Device:
 
 def _new(machine: Machine, entry: EngineDevice) -> Device:
     """A device that the box itself does not show: an rpc worker, a software renderer, one behind a container's wall."""
-    software = entry.kind is DeviceKind.SOFTWARE
+    ours = entry.kind is DeviceKind.SOFTWARE or _is_our_ram(machine, entry)
     free = entry.free
-    if software and free is not None and machine.memory.available is not None:
+    if ours and free is not None and machine.memory.available is not None:
         free = min(free, machine.memory.available)
     return Device(
         id=entry.id,
@@ -144,8 +145,16 @@ def _new(machine: Machine, entry: EngineDevice) -> Device:
         kind=entry.kind,
         memory_total=entry.total,
         memory_free=free,
-        memory_shared=entry.total if software else None,
+        memory_shared=entry.total if ours else None,
         vendor=entry.vendor,
         usable=True,
         source="engine",
     )
+
+
+def _is_our_ram(machine: Machine, entry: EngineDevice) -> bool:
+    """A worker on this very box that computes on the CPU: it is at the loopback, and has just what the host has."""
+    total = machine.memory.total
+    if entry.kind is not DeviceKind.REMOTE or total is None or entry.total is None:
+        return False
+    return bool(_LOOPBACK.match(entry.description)) and abs(entry.total - total) <= MIB

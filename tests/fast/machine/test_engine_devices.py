@@ -166,3 +166,20 @@ def test_rpc_and_software_devices_are_added() -> None:
     assert (rpc.pcie, rpc.memory_shared, rpc.usable, rpc.source) == (None, None, True, "engine")
     assert (software.kind, software.memory_shared) == (DeviceKind.SOFTWARE, 65536 * MIB)
     assert software.memory_free == 30 * GIB  # the host has no more
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "mib", "ours"),
+    [
+        ("127.0.0.1:50052", 65536, True),
+        ("localhost:50052", 65535, True),
+        ("[::1]:50052", 65536, True),
+        ("127.0.0.1:50052", 24576, False),  # a GPU's worker on this box
+        ("10.0.0.2:50052", 65536, False),  # a twin of this box
+    ],
+)
+def test_a_worker_on_this_box_has_no_memory_of_its_own(endpoint: str, mib: int, ours: bool) -> None:
+    listed = parse_devices(f"  RPC0: {endpoint} ({mib} MiB, {mib} MiB free)\n")
+    (device,) = merge(Machine(memory=HOST), listed).devices
+    assert device.memory_shared == (mib * MIB if ours else None)
+    assert device.memory_free == (30 * GIB if ours else mib * MIB)
