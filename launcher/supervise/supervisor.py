@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.errors import AlreadyRunning, PortTaken
-from launcher.supervise import face, leftover, metrics, policy, states
+from launcher.supervise import face, leftover, metrics, policy, settle, states
 from launcher.supervise.address import Address
 from launcher.supervise.classes import Exit, ExitClass
 from launcher.supervise.control import Control, Feed, Reply
@@ -63,7 +63,7 @@ class Supervisor:
         """Handed over: they answer what they have begun, and end."""
         self._handover: Handover | None = None
         self._planned_without: tuple[str, ...] = ()
-        self._replanning: asyncio.Task[None] | None = None
+        self._preparing: asyncio.Task[None] | None = None
         self._last_exit: dict[str, Any] | None = None
         self._interrupts = 0
         self._starts = 0
@@ -121,10 +121,10 @@ class Supervisor:
     def _perform(self, effect: states.Effect) -> None:
         match effect:
             case states.Spawn(given_up):
-                if given_up == self._planned_without:
+                if given_up == self._planned_without and not self._must_settle():
                     self._spawn()
                 else:
-                    self._replanning = self._go(self._replan_and_spawn(given_up))
+                    self._preparing = self._go(self._prepare_and_spawn(given_up))
             case states.Terminate():
                 self._end(Running.terminate)
             case states.Kill():
@@ -221,6 +221,18 @@ class Supervisor:
         self.journal.add("spawn", pid=engine.pid, argv=engine.argv, model_bytes=spec.model_bytes)
         return engine
 
+    def _must_settle(self) -> bool:
+        """A device was in use until just now."""
+        return self._starts > 0 and bool(self.spec.expected.devices)
+
+    async def _prepare_and_spawn(self, given_up: tuple[str, ...]) -> None:
+        if self._must_settle() and (read := settle.nvml_reader()) is not None and not await settle.settled(read):
+            self._say("warn", "device memory was still being given back after 10 s")
+        if given_up == self._planned_without:
+            self._spawn()
+        else:
+            await self._replan_and_spawn(given_up)
+
     async def _replan_and_spawn(self, given_up: tuple[str, ...]) -> None:
         """Plan without these things. Where that takes some back and does not fit, as little less as does."""
         known = self._planned_without
@@ -252,9 +264,9 @@ class Supervisor:
         if self._engine is not None:
             how(self._engine)
             return
-        # asked to end before there was a process: while it is planned anew, or when the spawn has just failed
-        if self._replanning is not None:
-            self._replanning.cancel()
+        # asked to end before there was a process: while it is prepared, or when the spawn has just failed
+        if self._preparing is not None:
+            self._preparing.cancel()
         self.tell(states.Died(ExitClass.ENDED, None))
 
     def _progress(self, fraction: float | None, resident: int) -> None:
