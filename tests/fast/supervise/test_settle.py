@@ -40,4 +40,4 @@ def test_it_does_not_wait_for_ever() -> None:
 
 
 def test_without_a_device_there_is_nothing_to_wait_for() -> None:
-    assert asyncio.run(settled(lambda: []))
+    assert asyncio.run(settled(list))
