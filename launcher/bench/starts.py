@@ -8,7 +8,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,10 +75,21 @@ def read_allocations(lines: Sequence[str], workers: Sequence[str] = ()) -> tuple
 
 
 def start(
-    server: Path, argv: Sequence[str], *, timeout: float = 60.0, until: str = _DONE, workers: Sequence[str] = ()
+    server: Path,
+    argv: Sequence[str],
+    *,
+    timeout: float = 60.0,
+    until: str = _DONE,
+    workers: Sequence[str] = (),
+    warm: bool = False,
+    at_end: Callable[[int], None] | None = None,
 ) -> Start:
-    """Run `server argv` until its memory is reserved, then kill it. The environment is clean, the port a free one."""
-    command = (str(server), *argv, "--host", "127.0.0.1", "--port", "0", "-lv", "4", "--fit", "off", "--no-warmup")
+    """Run `server argv` until its memory is reserved (a line has `until`), then kill it.
+
+    The environment is clean, the port a free one. `warm`: with the engine's empty run. `at_end` gets the live process.
+    """
+    command: tuple[str, ...] = (str(server), *argv, "--host", "127.0.0.1", "--port", "0", "-lv", "4", "--fit", "off")
+    command += () if warm else ("--no-warmup",)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="kvlaunch-start-") as home:
         environ = {"PATH": os.environ.get("PATH", ""), "HOME": home, "XDG_CONFIG_HOME": home, "LANG": "C.UTF-8"}
@@ -92,6 +103,8 @@ def start(
                 if until in line:
                     ready = True
                     break
+            if ready and at_end is not None:
+                at_end(process.pid)
             if ready or process.poll() is None:
                 process.send_signal(signal.SIGKILL)
             with suppress(subprocess.TimeoutExpired):
