@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -258,3 +260,33 @@ def test_a_jetson(box: Any) -> None:
 
 def test_nothing_hints_at_nvidia(box: Any) -> None:
     assert not nvidia.present(Tree(box.root), ())
+
+
+def test_the_stand_in_has_the_shape_of_the_real_thing(nvml: Any) -> None:
+    """Every function that we call is there under that name, and constants have the stand-in's values."""
+    import pynvml
+
+    used = ["nvml" + name[3:] for name in vars(nvml) if name.startswith("on_")]
+    assert len(used) > 20
+    assert [name for name in used if not callable(getattr(pynvml, name, None))] == []
+    assert (pynvml.nvmlMemory_v2, pynvml.NVML_CLOCK_MEM) == (nvml.nvmlMemory_v2, nvml.NVML_CLOCK_MEM)
+    assert nvidia._NOT_SUPPORTED == pynvml.NVML_ERROR_NOT_SUPPORTED
+    assert nvidia._MISMATCH == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
+    assert pynvml.NVMLError(3).value == 3
+
+
+def test_every_question_has_a_stand_in(nvml: Any) -> None:
+    """What nvidia.py asks by name is answered by the stand-in, so that a typo cannot pass as `unknown`."""
+    source = Path(nvidia.__file__).read_text()
+    asked = set(re.findall(r'"(nvml[A-Z]\w+)"', source)) - {"nvmlMemory_v2"}
+    asked |= {f"nvmlDeviceGet{name}" for name in re.findall(r'learn\("(\w+)"\)', source)}
+    answered = {"nvml" + name[3:] for name in vars(nvml) if name.startswith("on_")}
+    assert asked <= answered | {"nvmlDeviceGetGpuMaxPcieLinkGeneration"}
+
+
+def test_the_real_library_without_a_driver(box: Any) -> None:
+    """pynvml is there, libnvidia-ml isn't (on a box with a driver this shows its GPUs instead)."""
+    import pynvml
+
+    devices, _ = read(box, pynvml)
+    assert all(device.source == "nvml" for device in devices)
