@@ -11,7 +11,6 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -325,9 +324,3 @@ def _with_figures(device: Device, measured: Bandwidth) -> Device:
         copy_latency_us=measured.latency_us,
         pcie=replace(link, gbps=measured.plateau) if link is not None else None,
     )
-
-
-def table(copies: Sequence[Copy]) -> list[tuple[int, dict[tuple[str, str], float]]]:
-    """Rows by size, cells by (direction, host memory): for whoever draws it."""
-    sizes = sorted({copy.size for copy in copies})
-    return [(size, {(c.direction, c.host): c.gbps for c in copies if c.size == size}) for size in sizes]

@@ -89,13 +89,9 @@ def _through_cuda(machine: Machine, device: Device, driver: Any, tree: Tree, sec
     found = cuda_copies.measure(
         driver, device.address or "", budget=seconds, while_busy=lambda: seen.append(_link_now(tree, device))
     )
-    return Bandwidth(
-        device.id,
-        device.name,
-        _with_link(conditions, seen[0] if seen else None),
-        found.copies,
-        found.latency_us,
-    )
+    if seen and seen[0] is not None:
+        conditions = replace(conditions, link=seen[0])
+    return Bandwidth(device.id, device.name, conditions, found.copies, found.latency_us)
 
 
 def _through_engine(
@@ -140,10 +136,6 @@ def _conditions(machine: Machine, device: Device | None, method: str) -> Conditi
         load=load,
         threads=machine.cpu.threads,
     )
-
-
-def _with_link(conditions: Conditions, link: str | None) -> Conditions:
-    return replace(conditions, link=link or conditions.link)
 
 
 def _link_now(tree: Tree, device: Device) -> str | None:
