@@ -77,7 +77,7 @@ def test_the_whole_grid_is_large(smollm2, gemma3):
 
 
 def test_what_the_process_holds_is_what_the_ledger_says(engine_server, gemma3):
-    """The runtime reserve: anonymous memory of the live process against every line that is not mapped."""
+    """The live process's own memory (mapped weights that were read included) against the host's sum."""
     import psutil
 
     from launcher.bench.plan import Case, demand_of
@@ -94,7 +94,5 @@ def test_what_the_process_holds_is_what_the_ledger_says(engine_server, gemma3):
     seen = start(engine_server, case.argv(), until="all slots are idle", at_end=look, warm=True)
     assert seen.ready
     lines = ledger(demand_of(case, read_shape(gemma3), Loading(cpu_features=frozenset(probe().cpu.features))))
-    planned = needs(lines)["host"] - sum(line.reclaimable for line in lines)
-    # the plan must not be below what it takes, nor far above it
-    assert held[0] <= planned * 1.05
-    assert held[0] >= planned * 0.6
+    planned = needs(lines)["host"]
+    assert 0.75 * planned <= held[0] <= planned
