@@ -63,6 +63,7 @@ def _new_repository(source: Path, pin: Pin, patches: Sequence[Patch], folder: Pa
         "core.safecrlf": "false",
         "commit.gpgsign": "false",
         "gc.auto": "0",
+        "core.hooksPath": os.devnull,  # the hooks of the user are for the commits of the user
         "kvlaunch.opened": " ".join(patch.path.stem for patch in patches),
     }.items():
         _git(folder, "config", key, value)
