@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import tempfile
 import time
@@ -98,17 +97,20 @@ def start(
         ) as process:
             lines: list[str] = []
             ready = False
-            for line in _lines(process, began + timeout):
-                lines.append(line)
-                if until in line:
-                    ready = True
-                    break
-            if ready and at_end is not None:
-                at_end(process.pid)
-            if ready or process.poll() is None:
-                process.send_signal(signal.SIGKILL)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(5)
+            try:
+                for line in _lines(process, began + timeout):
+                    lines.append(line)
+                    if until in line:
+                        ready = True
+                        break
+                if ready and at_end is not None:
+                    at_end(process.pid)
+                if not ready:  # it closed its output: it is about to end by itself
+                    with suppress(subprocess.TimeoutExpired):
+                        process.wait(max(1.0, min(5.0, began + timeout - time.monotonic())))
+            finally:
+                process.kill()
+                process.wait()
             code = None if ready else process.returncode
     return Start(
         command, ready, code, read_allocations(lines, workers), time.monotonic() - began, tuple(lines[-_KEPT_LINES:])
