@@ -41,7 +41,7 @@ def probe(
     json_output: JsonOption = False,
 ) -> None:
     """Show what this machine has: devices, links, memory under its limits, CPU features."""
-    from launcher.machine.bandwidth import FOLDER, with_measured
+    from launcher.machine.figures import FOLDER, with_measured
     from launcher.machine.probe import probe as look
     from launcher.paths import places
 

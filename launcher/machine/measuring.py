@@ -11,9 +11,11 @@ from typing import Any
 
 from launcher.errors import KvlaunchError
 from launcher.machine import cuda_copies, engine_copies, pci
-from launcher.machine.bandwidth import SIZES, Bandwidth, Conditions, Identity, Verdict, judge, keep, with_measured
+from launcher.machine.bandwidth import SIZES, Bandwidth, Conditions
+from launcher.machine.figures import Identity, keep, with_measured
 from launcher.machine.tree import Tree
 from launcher.machine.types import Device, Machine, PcieLink
+from launcher.machine.verdict import Verdict, judge
 
 
 @dataclass(frozen=True, slots=True)

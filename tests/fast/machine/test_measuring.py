@@ -11,9 +11,10 @@ import pytest
 
 from launcher.errors import EngineRefused
 from launcher.machine import measuring
-from launcher.machine.bandwidth import Copy, Identity, recall
+from launcher.machine.bandwidth import Copy
 from launcher.machine.cuda_copies import CudaCopies, CudaUnavailable
 from launcher.machine.engine_copies import EngineCopies, HostRead
+from launcher.machine.figures import Identity, recall
 from launcher.machine.measuring import Program, measure
 from launcher.machine.tree import Tree
 from launcher.machine.types import Cpu, Device, DeviceKind, Machine

@@ -49,7 +49,7 @@ def test_an_older_slot_limits_what_the_card_can(box: Any) -> None:
     found = link(box)
     assert (found.gen_max, found.width_max, found.state) == (3, 8, LinkState.ACTIVE)
     assert (found.gen_card, found.width_card) == (4, 16)
-    assert found.gbps_max == 7.88  # the seed's 3.0 x8
+    assert found.gbps_max == 7.88
 
 
 def test_missing_lanes_are_a_finding(box: Any) -> None:
