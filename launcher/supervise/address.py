@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import socket
 import tempfile
 from collections.abc import Callable
@@ -21,7 +22,6 @@ from launcher.supervise import ports
 from launcher.supervise.files import InstanceFiles
 from launcher.supervise.spec import LaunchSpec
 
-_SUN_PATH = 107
 _HEAD = 16 << 10
 _PATIENCE = 5.0
 
@@ -36,7 +36,7 @@ class Address:
         self._control = Path(spec.socket)
         self._files = files
         self._listeners: list[socket.socket] = inherited(spec) if spec.listen_fd else []
-        self._private: Path | None = None
+        self._temporary: Path | None = None
         self._engines = 0
         self._desk: list[asyncio.Server] = []
         self._watched = False
@@ -66,19 +66,19 @@ class Address:
             ports.clear_stale(host)
 
     def private(self) -> str:
-        """A socket path for our probes, another for each engine."""
-        if self._private is None:
-            # beside the control sockets, but not among them; elsewhere when the kernel would find it too long
-            folder = self._control.parent / "engine"
-            in_the_way = folder.exists() and not folder.is_dir()
-            if in_the_way or len(os.fsencode(folder)) + len(self._name) + 10 > _SUN_PATH:
-                folder = Path(tempfile.mkdtemp(prefix="kvlaunch-"))
-            self._private = folder
-        self._private.mkdir(parents=True, exist_ok=True, mode=0o700)
+        """A socket path for our probes, another for each engine.
+
+        Under the state, not the runtime directory: that one goes at log-out, and an engine whose probes find nobody
+        would be taken for hung. Elsewhere when no socket can be made there: a path too long, a full disk.
+        """
         self._engines += 1
-        path = self._private / f"{self._name}.{self._engines}.sock"
-        path.unlink(missing_ok=True)
-        return str(path)
+        name = f"{self._name}.{self._engines}.sock"
+        for folder in (self._files.folder, self._control.parent / "engine"):
+            if _takes_socket(folder / name):
+                return str(folder / name)
+        if self._temporary is None or not self._temporary.is_dir():
+            self._temporary = Path(tempfile.mkdtemp(prefix="kvlaunch-"))
+        return str(self._temporary / name)
 
     async def open_desk(self, reason: str, retry_after: int) -> None:
         """Answer 503 to everybody until `close_desk`."""
@@ -130,6 +130,9 @@ class Address:
             if ports.is_unix(host):
                 Path(host).unlink(missing_ok=True)
         self._listeners = []
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+            self._temporary = None
 
     def _bind(self) -> list[socket.socket]:
         saved = self._files.read("port")
@@ -147,6 +150,19 @@ class Address:
         if self.asked == 0:
             self._files.write("port", {"port": self.port})
         return bound
+
+
+def _takes_socket(path: Path) -> bool:
+    """Whether a socket can be bound there; what an engine before left in the way is removed."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path.unlink(missing_ok=True)
+        with socket.socket(socket.AF_UNIX) as trial:
+            trial.bind(str(path))
+        path.unlink()
+    except OSError:
+        return False
+    return True
 
 
 def inherited(spec: LaunchSpec) -> list[socket.socket]:
