@@ -10,21 +10,24 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from random import Random
 from typing import Any
 
+from launcher.bench import peers
 from launcher.bench.clients import Clients
 from launcher.bench.faults import FAULTS, Arena, Broken
 from launcher.bench.instance import Instance, bare_start, bench_spec
 from launcher.bench.record import check, row
+from launcher.bench.systemd import Unavailable
 from launcher.errors import KvlaunchError
 from launcher.supervise import proc
 
 _FULL, _QUICK = 300, 30
 _BUDGET, _QUICK_BUDGET = 25 * 60.0, 75.0
 _CRASHES, _QUICK_CRASHES = 50, 8
+_REPAIRS, _QUICK_REPAIRS = 10, 3
 _SLACK = 0.3
 _GROWN_BYTES = 3 << 20
 _GROWN_FILES = 3
@@ -39,6 +42,7 @@ def run(server: Path, models: Mapping[str, Path], quick: bool, seed: int) -> dic
     try:
         _faults(server, models["smollm2"], home, quick, seed, rows, checks, skipped)
         _crashes_under_clients(server, models["smollm2"], home, quick, rows, checks, skipped)
+        _peers(server, models["smollm2"], home, quick, rows, skipped)
     finally:
         shutil.rmtree(home, ignore_errors=True)
     return {"rows": rows, "checks": checks, "skipped": skipped}
@@ -232,3 +236,22 @@ def _crashes_under_clients(
             hard=False,
         ),
     ]
+
+
+def _peers(server: Path, model: Path, home: Path, quick: bool, rows: list[dict[str, Any]], skipped: list[str]) -> None:
+    """Time to repair beside others' with the same engine: a report, no check."""
+    times = _QUICK_REPAIRS if quick else _REPAIRS
+    spec = bench_spec(server, model, home, name="peers", tally_window=0.01)
+    others: dict[str, Callable[[], list[float]]] = {
+        "kvlaunch": lambda: peers.kvlaunch(spec, times),
+        "systemd Restart=always": lambda: peers.systemd(spec, home, times),
+        "supervisord": lambda: peers.supervisord(spec, home, times),
+    }
+    for name, measure in others.items():
+        try:
+            taken = measure()
+        except Unavailable as reason:
+            skipped.append(f"time to repair under {name}: {reason}")
+            continue
+        rows.append(row(f"kill -9 to answer, {name}", "median", round(taken[times // 2], 3), "s"))
+        rows.append(row(f"kill -9 to answer, {name}", "longest", round(taken[-1], 3), "s"))
