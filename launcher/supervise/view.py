@@ -17,6 +17,10 @@ _DETAIL_WIDTH = 58
 _BAR = 24
 _COLOURS = {"green": "32", "yellow": "33", "red": "31", "dim": "2"}
 
+_LOCAL = ("http://127.", "http://[::1]", "http://localhost", "unix:")
+_ONLY_IN_PUBLIC = "security: no API key is set"
+"""A warning of the engine's that alarms for nothing while only this machine can reach it."""
+
 
 class View:
     """Writes to `stream`; a bar and colours only where it is a terminal."""
@@ -31,6 +35,7 @@ class View:
         self._bytes = 0
         self._bar_shown = False
         self._greeted = False
+        self._local = False
 
     def event(self, event: dict[str, Any]) -> None:
         match event.get("event"):
@@ -41,18 +46,23 @@ class View:
                 self._bar(event.get("fraction"), event.get("bytes") or 0)
             case "state":
                 self._state(event)
+            case "exit" if event.get("class") != "stopped-by-us":
+                self._say("ended", f"{event['class']}: {event.get('line') or _how(event)}", "red")
             case "replan":
                 without = ", ".join(event["given_up"])
                 self._say("replan", f"without {without}" if without else "with all that was asked for", "yellow")
 
     def record(self, record: dict[str, Any]) -> None:
         """A line of the engine that a person should see: warnings and errors."""
+        if self._local and record["text"].startswith(_ONLY_IN_PUBLIC):
+            return
         if record["source"] == "engine" and record["level"] in ("warn", "error"):
             colour = "red" if record["level"] == "error" else "yellow"
             self._say(record["level"], record["text"].splitlines()[0], colour)
 
     def _state(self, event: dict[str, Any]) -> None:
         state, reason, was = event["state"], event.get("reason"), event.get("was")
+        self._local = str(event.get("url")).startswith(_LOCAL)
         if state in ("ready", "degraded"):
             if was in ("starting", "loading"):
                 size = f"  {format_bytes(self._bytes)}" if self._bytes else ""
@@ -101,3 +111,9 @@ class View:
         if self._bar_shown:
             print("\r\033[2K", end="", file=self._stream)
             self._bar_shown = False
+
+
+def _how(event: dict[str, Any]) -> str:
+    if event.get("signal"):
+        return f"signal {event['signal']}"
+    return f"exit code {event.get('code')}"
