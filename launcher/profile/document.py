@@ -5,6 +5,7 @@ Knows the spelling rules of profiles (hyphens, x_ keys, [env]), but not what the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,6 +69,9 @@ class Unreadable(Exception):
 def read_file(file: Path) -> str:
     """The text with `\\n` line ends and no byte-order mark. Raises Unreadable."""
     try:
+        # a pipe without a writer would be waited for, a device read for ever
+        if file.exists() and not file.is_file() and not file.is_dir():
+            raise Unreadable(fault("KV012", (), f"{str(file)[:200]!r} is not a plain file", "write the profile to one"))
         with file.open("rb") as stream:
             raw = stream.read(LARGEST_FILE + 1)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
@@ -94,7 +98,7 @@ def parse(text: str, file: str, directory: Path) -> tuple[Layer, list[Diagnostic
         places = {key: Place(file, *at) for key, at in scan(text).items()}
     except tomli.TOMLDecodeError as error:
         place = Place(file, error.lineno, error.colno)
-        message = error.msg[:1].lower() + error.msg[1:]
+        message = _NAMES.sub(_dotted_name, error.msg[:1].lower() + error.msg[1:])
         raise Unreadable(fault("KV001", (), f"no TOML: {message}", _syntax_help(text, error), place)) from None
     except RecursionError:
         raise Unreadable(fault("KV001", (), "nested too deep", "", Place(file, 1, 1))) from None
@@ -104,6 +108,14 @@ def parse(text: str, file: str, directory: Path) -> tuple[Layer, list[Diagnostic
     faults: list[Diagnostic] = []
     layer.data = _spell(data, (), (), _Spelling(places, directory, layer.origins, faults))
     return layer, faults
+
+
+_NAMES = re.compile(r"\('[^()]*'\)|\('[^()]*',\)")
+"""tomli names a table as Python writes a tuple of its parts: ('kv', 'reuse')."""
+
+
+def _dotted_name(found: re.Match[str]) -> str:
+    return "[" + ".".join(re.findall(r"'([^']*)'", found[0])) + "]"
 
 
 def _syntax_help(text: str, error: tomli.TOMLDecodeError) -> str:

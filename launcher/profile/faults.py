@@ -137,6 +137,8 @@ def _unknown(model: type[BaseModel], path: Path) -> tuple[str, str]:
     message = f'there is no key "{name}" in {where}'
     if target := _BROUGHT_ALONG.get(name):
         return message, f"write {target}"
+    if meant := near(name, beside, 0.85):  # a slip of one letter, whatever has that name elsewhere
+        return message, f"did you mean {meant}?"
     if elsewhere := [dotted(key) for key in keys if key[-1] == name]:
         return message, f"did you mean {' or '.join(elsewhere)}?"
     if meant := near(name, beside):

@@ -54,6 +54,7 @@ def load_profile(
         raise _error(file, loading.faults)
     absolute = file.absolute()  # not resolve(): a link to a profile is a profile of its own
     profile._file = absolute
+    profile._shown = str(file)
     profile._sources = (*loading.sources[:-1], absolute)
     profile._sets = tuple(sets)
     profile._written = {dotted(key): origin.place for key, origin in layer.origins.items()}

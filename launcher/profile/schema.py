@@ -222,6 +222,7 @@ class Profile(Table):
     env: v.Environment = Field({}, description="Environment of the engine; nothing of LLAMA_*, GGML_* is inherited.")
 
     _file: Path = PrivateAttr()
+    _shown: str = PrivateAttr("")
     _sets: tuple[str, ...] = PrivateAttr(())
     _sources: tuple[Path, ...] = PrivateAttr(())
     _written: Mapping[str, Place | None] = PrivateAttr({})
@@ -249,10 +250,13 @@ class Profile(Table):
         """Where the winning value of a dotted key was written; None for a default and for `--set`."""
         return self._written.get(key)
 
-    def nearest_place(self, key: str) -> Place:
-        """The key's place, else that of the table around it, else the top of the file: somewhere to point at."""
+    def nearest_place(self, key: str) -> Place | None:
+        """The key's place, else that of the table around it, else the top of the file: somewhere to point at.
+
+        None for what `--set` wrote: no line of the file is to blame.
+        """
         while key:
-            if place := self._written.get(key):
-                return place
+            if key in self._written:
+                return self._written[key]
             key = key.rpartition(".")[0]
-        return Place(str(self._file), 1, 1)
+        return Place(self._shown, 1, 1)

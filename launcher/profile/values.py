@@ -75,11 +75,11 @@ def wrong_type(expected: str, value: object, help: str = "") -> BadValue:
     return BadValue("KV003", f"expected {expected}, found {kind(value)}: {shown(value)}", help)
 
 
-def near(word: str, known: Iterable[str]) -> str | None:
+def near(word: str, known: Iterable[str], likeness: float = 0.6) -> str | None:
     """The known word that was probably meant."""
     import difflib  # 5 ms that only a mistake has to pay
 
-    return next(iter(difflib.get_close_matches(word, list(known), 1)), None)
+    return next(iter(difflib.get_close_matches(word, list(known), 1, likeness)), None)
 
 
 def not_one_of(words: Iterable[str], value: object, rest: str = "") -> BadValue:

@@ -37,7 +37,8 @@ def check(
             place = profile.nearest_place(one.key)
             severity = one.severity or rule.severity
             help = one.help or rule.help
-            found.append(Diagnostic(rule.code, rule.slug, severity, one.key, one.message, rule.why, help, place))
+            message = one.message if place else f"{one.message} (from --set)"
+            found.append(Diagnostic(rule.code, rule.slug, severity, one.key, message, rule.why, help, place))
     found.sort(
         key=lambda one: (one.place.file, one.place.line, one.place.column, one.rule) if one.place else ("", 0, 0, "")
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -94,6 +95,7 @@ def test_a_key_knows_where_it_was_written(write: Write) -> None:
     assert not profile.is_set("kv.swa_full") and profile.place("kv.swa_full") is None
     assert str(profile.nearest_place("context.slots")) == f"{file}:4:2"
     assert str(profile.nearest_place("supervise.restart")) == f"{file}:1:1"
+    assert profile.nearest_place("kv.neo") is None  # --set wrote it: no line is to blame
 
 
 def test_the_name_is_not_inherited_nor_the_schema(write: Write) -> None:
@@ -338,3 +340,17 @@ def test_loading_is_fast() -> None:
     start = time.process_time()
     load_profile("agents")
     assert time.process_time() - start < 0.03
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    file = tmp_path / "p.toml"
+    os.mkfifo(file)
+    with pytest.raises(ProfileError, match="not a plain file") as caught:
+        load_profile(file, (), {})
+    assert caught.value.rule == "KV012"
+
+
+def test_a_table_is_named_as_people_write_it(write: Write) -> None:
+    file = write(MODEL + "[kv.reuse]\nchunk = 1\n[kv.reuse]\nchunk = 2\n")
+    with pytest.raises(ProfileError, match=r"cannot declare \[kv\.reuse\] twice"):
+        load_profile(file, (), {})

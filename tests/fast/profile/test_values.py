@@ -194,6 +194,7 @@ def test_keys(load: Load, faults: Faults) -> None:
         ("compute.ngl = 4", "write compute.gpu_layers"),
         ("contxt.slots = 4", "did you mean context?"),
         ("model.lora = [{ path = 'l', scael = 1 }]", "did you mean scale?"),
+        ("kv.tiers = [{ layers = '0', tier = 'f16', layer = '1' }]", "did you mean layers?"),
     ],
 )
 def test_an_unknown_key_gets_the_nearest_name(faults: Faults, line: str, help: str) -> None:
