@@ -205,6 +205,11 @@ def value_wrong(case: Case) -> Iterator[Found]:
                 yield Found(place, f"{argument.flag}: {why}", "write what its help names")
         elif argument.is_any("--override-tensor", "--spec-draft-override-tensor"):
             yield from _buffers(case, place, value)
+        elif argument.is_any("--mmproj-device", "--spec-draft-device"):
+            known = ["none", *(device.id for device in devices(case))]
+            for name in value.split(","):
+                if name not in known and not name.startswith("RPC"):
+                    yield Found(place, f'"{name}" is no device of this machine', f"it has {', '.join(known)}")
         # <0|1> is a number to the engine, which takes any
         if entry.choices and value not in entry.choices and not entry.value.startswith("<"):
             if "," in value or entry.spellings[-1] == "--spec-type":

@@ -79,7 +79,7 @@ def explain_json(name: str) -> dict[str, object]:
 
 def page() -> str:
     """docs/rules.md: every rule, in the order of the codes."""
-    parts = ["# Rules", "", "Made by `kvlaunch explain --all` from launcher/rules; don't edit.", ""]
+    parts = ["# Rules", "", "Made from launcher/rules by `python -m launcher.rules.explain > docs/rules.md`; a test holds it equal.", ""]
     for code, fault in FAULTS.items():
         parts += [f"## {code} {fault.slug}", "", f"Error. {fault.why}", ""]
         if fault.example:
@@ -129,3 +129,7 @@ def _unknown(name: str) -> UsageError:
     return UsageError(
         f"there is no rule {name[:40]!r}", help=f"did you mean {meant}?" if meant else "rules have codes such as KV103"
     )
+
+
+if __name__ == "__main__":
+    print(page())

@@ -43,6 +43,8 @@ def test_words_fall_to_their_options() -> None:
         (["-ot", "ffn=CPU"], []),
         (["-ot", "ffn=CUDA0"], ["KV805"]),
         (["-ot", "ffn"], ["KV805"]),
+        (["--mmproj-device", "x"], ["KV805"]),
+        (["--mmproj-device", "none"], []),
         (["--numa", "nowhere"], ["KV805"]),
         (["--ui-config", "{bad"], ["KV805"]),
         (["--chat-template-kwargs", '{"a": 1}'], []),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -32,6 +33,8 @@ def test_an_unknown_rule_gets_the_nearest() -> None:
         explain_json("KV999999")
 
 
-def test_the_page_has_every_rule() -> None:
+def test_the_page_has_every_rule_and_the_committed_one_is_current() -> None:
     text = page()
+    committed = Path(__file__).parents[3] / "docs" / "rules.md"
+    assert committed.read_text() == text + "\n", "write it anew: python -m launcher.rules.explain > docs/rules.md"
     assert all(f"## {rule.code} {rule.slug}" in text and rule.why in text for rule in RULES)
