@@ -79,7 +79,8 @@ def explain_json(name: str) -> dict[str, object]:
 
 def page() -> str:
     """docs/rules.md: every rule, in the order of the codes."""
-    parts = ["# Rules", "", "Made from launcher/rules by `python -m launcher.rules.explain > docs/rules.md`; a test holds it equal.", ""]
+    made = "Made from launcher/rules by `python -m launcher.rules.explain > docs/rules.md`; a test holds it equal."
+    parts = ["# Rules", "", made, ""]
     for code, fault in FAULTS.items():
         parts += [f"## {code} {fault.slug}", "", f"Error. {fault.why}", ""]
         if fault.example:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from launcher.diagnostic import Severity
+from launcher.plan.verdict import Fit
 from launcher.rules.case import Case
 from launcher.rules.facts import windowed
 from launcher.rules.rule import Act, Example, Found, Needs, rule, rules_of
@@ -27,17 +28,13 @@ _MODEL = '[model]\npath = "model.gguf"\n[context]\nper_slot = 4096\n'
     counter=Example(_MODEL, ("a box with 2 GiB",)),
 )
 def does_not_fit(case: Case) -> Iterator[Found]:
-    if case.planned.verdict == "no":
-        yield Found(_largest_wish(case), "the plan does not fit this machine's memory")
-        return
-    # the cache alone can be too much, whatever the rest takes
-    total = case.machine.memory.limit or case.machine.memory.total
-    if total is not None and not case.profile.compute.rpc and case.planned.kv_bytes > total:
-        on_devices = sum(device.memory_total or 0 for device in case.machine.devices)
-        if case.planned.kv_bytes > total + on_devices:
+    for device in case.planned.devices:
+        if device.fit is Fit.NO:
+            need, free = format_bytes(device.need), format_bytes(device.free or 0)
             yield Found(
-                _largest_wish(case),
-                f"the cache alone takes {format_bytes(case.planned.kv_bytes)}; this machine has {format_bytes(total)}",
+                _turned(case, device.key),
+                f"{need} are needed on {device.device}, and {free} are free: {format_bytes(device.short)} too much",
+                device.advice,
             )
 
 
@@ -54,8 +51,10 @@ def does_not_fit(case: Case) -> Iterator[Found]:
     counter=Example(_MODEL),
 )
 def fits_tightly(case: Case) -> Iterator[Found]:
-    if case.planned.verdict == "tight":
-        yield Found(_largest_wish(case), "the plan fits, but tightly")
+    for device in case.planned.devices:
+        if device.fit is Fit.TIGHT:
+            need, free = format_bytes(device.need), format_bytes(device.free or 0)
+            yield Found(_turned(case, device.key), f"{need} of {free} on {device.device}: that is tight", device.advice)
 
 
 @rule(
@@ -125,10 +124,10 @@ def swa_full_without_windows(case: Case) -> Iterator[Found]:
         yield Found("kv.swa_full", "this model has no sliding windows")
 
 
-def _largest_wish(case: Case) -> str:
-    """The key that a person would turn first."""
+def _turned(case: Case, key: str) -> str:
+    """The key that the plan would change; else the one that a person turns first."""
     written = ("context.total", "context.per_slot", "context.slots", "kv.tier")
-    return next((key for key in written if case.is_set(key)), "context")
+    return key or next((name for name in written if case.is_set(name)), "context")
 
 
 RULES = rules_of(globals())
