@@ -71,7 +71,7 @@ KINDS: dict[ExitClass, Kind] = {
     _C.NOT_EXECUTABLE: Kind(13, True, False, "see `kvlaunch engines`, or engine.binary in the profile"),
     _C.MODEL_MISSING: Kind(10, True, False, "see model.path in the profile: is the file (or its disk) there?"),
     _C.MODEL_CORRUPT: Kind(13, True, False, "the model file is damaged, incomplete or too new: fetch it again"),
-    _C.PORT_TAKEN: Kind(16, True, False, "stop whatever listens there, or choose another serve.port"),
+    _C.PORT_TAKEN: Kind(16, True, False, "free it, or choose another serve.port or serve.host"),
     _C.OOM_LOAD: Kind(11, True, True, "see `kvlaunch plan`: a smaller context or tier, or supervise.fallback"),
     _C.OOM_RUNTIME: Kind(14, False, True, "leave more memory free, or name what may go in supervise.fallback"),
     _C.HOST_OOM: Kind(14, False, True, "the system ran out of memory: plan for less, or raise the limit"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -84,15 +85,19 @@ class Client:
 
     def _stream(self, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
         with self._connect() as sock:
-            sock.sendall(json.dumps(request).encode() + b"\n")
-            if request.get("follow"):
-                sock.settimeout(None)
             try:
+                sock.sendall(json.dumps(request).encode() + b"\n")
+                if request.get("follow"):
+                    sock.settimeout(None)
                 with sock.makefile("rb") as lines:
                     for line in lines:
-                        yield json.loads(line)
+                        if line.endswith(b"\n"):  # else its writer was killed in the middle of it
+                            yield json.loads(line)
             except TimeoutError:
-                raise KvlaunchError(f"{self.name} does not answer on its control socket ({self.path})") from None
+                raise KvlaunchError(
+                    f"{self.name} does not answer on its control socket ({self.path})",
+                    help=f"its supervisor hangs; `kill -9 {_listener(sock)}` ends it, and its engine with it",
+                ) from None
             except ConnectionError:
                 return
 
@@ -106,3 +111,10 @@ class Client:
                 continue
             return
         raise KvlaunchError(f"{self.name} has not ended within {limit:g} s", help=f"`kvlaunch status {self.name}`")
+
+
+def _listener(sock: socket.socket) -> int:
+    """The pid of who listens at the other end (man 7 unix, SO_PEERCRED)."""
+    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid: int = struct.unpack("3i", credentials)[0]
+    return pid

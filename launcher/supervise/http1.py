@@ -74,7 +74,10 @@ class Endpoint:
 
 async def _answer(reader: asyncio.StreamReader) -> Answer:
     status_line, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-    status = int(status_line.split(" ", 2)[1])
+    words = status_line.split(" ", 2)
+    if len(words) < 2:
+        raise ValueError(f"{status_line[:40]!r} is no answer")
+    status = int(words[1])
     headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     if headers.get("transfer-encoding", "").lower() == "chunked":
         return Answer(status, await _chunks(reader))

@@ -88,7 +88,7 @@ def decide(rules: Rules, deaths: Sequence[Death], given_up: Sequence[str], dice:
     if kind.memory and (left := [step for step in rules.fallback if step not in given_up]):
         return Again(_pause(rules, deaths, dice), (*given_up, left[0]))
     if kind.deterministic:
-        return GiveUp(kind.code, "the same start would fail the same way")
+        return GiveUp(kind.code, "trying again would end the same way")
 
     recent = [death for death in deaths if death.at > last.at - rules.window]
     if len(recent) >= rules.limit:

@@ -53,7 +53,7 @@ def test_memory_walks_the_list_of_what_may_be_given_up() -> None:
     second = after(Death(1, C.OOM_LOAD), Death(2, C.OOM_LOAD), rules=rules, given_up=("residency",))
     assert second == Again(5.0, ("residency", "tier"))
     assert after(Death(1, C.OOM_LOAD), rules=rules, given_up=("residency", "tier")) == GiveUp(
-        11, "the same start would fail the same way"
+        11, "trying again would end the same way"
     )
     assert after(Death(1, C.OOM_RUNTIME, healthy=9), rules=rules) == Again(0.0, ("residency",))
 
