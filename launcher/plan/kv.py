@@ -122,6 +122,15 @@ def kv_parts(
     return tuple(part for part in parts if part.bytes)
 
 
+def mtp_parts(
+    shape: ModelShape, context: ContextSplit, settings: KvSettings, devices: Sequence[str] = ()
+) -> tuple[KvPart, ...]:
+    """The cache of the drafting context over the model's own nextn blocks: a plain one (src/llama-model.cpp:2393)."""
+    blocks = [layer for layer in shape.layers if layer.nextn and layer.k_width]
+    cache = _full(shape, context, settings, blocks)
+    return tuple(part for part in _divide(shape, replace(cache, splits=False), settings, devices) if part.bytes)
+
+
 def kv_bytes(parts: Sequence[KvPart], device: str | None = None) -> int:
     """The sum, of one device or of all."""
     return sum(part.bytes for part in parts if device in (None, part.device))

@@ -14,7 +14,7 @@ from launcher.model.shape import ModelShape
 from launcher.plan.compute import compute_bytes
 from launcher.plan.context import ContextSplit
 from launcher.plan.dryrun import DryRun
-from launcher.plan.kv import HOST, KvPart, KvSettings, caches, kv_parts, row_bytes
+from launcher.plan.kv import HOST, KvPart, KvSettings, caches, kv_parts, mtp_parts, row_bytes
 from launcher.plan.placement import Loading, Placement, weights_by_device
 from launcher.units import GIB, MIB, format_bytes
 
@@ -88,6 +88,7 @@ class Demand:
     checkpoints       at most so many a slot (`--ctx-checkpoints`), for models with windows or states
     outputs_per_slot  1, more with speculative decoding
     mmproj_device     where a projector runs: the first device unless told otherwise
+    mtp               the model drafts with nextn blocks of its own: a second context over them
     loras             adapters, loaded whole beside the layers they change
     reserves          runtime reserve of each device in use, by its id (see RESERVE)
     dry_run           what the same engine's dry run said, if it was asked
@@ -105,6 +106,7 @@ class Demand:
     mmproj: ModelShape | None = None
     mmproj_device: str = HOST
     draft: Draft | None = None
+    mtp: bool = False
     loras: Sequence[ModelShape] = ()
     reserves: Mapping[str, int] = field(default_factory=dict)
     dry_run: DryRun | None = None
@@ -226,6 +228,7 @@ def _mmproj(demand: Demand) -> Iterator[LedgerLine]:
 def _draft(demand: Demand) -> Iterator[LedgerLine]:
     draft = demand.draft
     if draft is None:
+        yield from _mtp(demand)
         return
     held: dict[str, int] = {}
     mapped = 0
@@ -240,6 +243,21 @@ def _draft(demand: Demand) -> Iterator[LedgerLine]:
         reclaimable = mapped if device == HOST else 0
         text = "weights, cache and compute of the draft model"
         yield LedgerLine("draft", device, size, Source.FORMULA, reclaimable, text, "model.draft.path")
+
+
+def _mtp(demand: Demand) -> Iterator[LedgerLine]:
+    """Its weights are in the model already; its cache is f16 whatever the model's is, its graph a block and outputs."""
+    if not demand.mtp or not demand.shape.nextn_layers:
+        return
+    held: dict[str, int] = {}
+    for part in mtp_parts(demand.shape, demand.context, KvSettings(), demand.placement.cache):
+        held[part.device] = held.get(part.device, 0) + part.bytes
+    graph = compute_bytes(demand.shape, demand.context, demand.settings, demand.placement, demand.outputs_per_slot)
+    for device, size in graph.items():
+        held[device] = held.get(device, 0) + size
+    for device, size in held.items():
+        text = f"cache and compute of {demand.shape.nextn_layers} nextn blocks"
+        yield LedgerLine("draft", device, size, Source.FORMULA, 0, text, "model.draft.type")
 
 
 def _loras(demand: Demand) -> Iterator[LedgerLine]:

@@ -152,6 +152,17 @@ def test_a_draft_model_brings_weights_cache_and_compute(smollm2):
     assert line.reclaimable < line.bytes
 
 
+def test_a_model_that_drafts_for_itself(shape, smollm2):
+    keys = {"block_count": 5, "nextn_predict_layers": 1, "context_length": 4096, "embedding_length": 64,
+            "attention.head_count": 4, "attention.head_count_kv": 2}  # fmt: skip
+    glm = shape("glm4moe", keys)
+    assert _line(_demand(glm, 4096), "draft") is None
+    line = _line(_demand(glm, 4096, mtp=True), "draft")
+    assert _line(_demand(glm, 4096), "kv").bytes == 4 * 4096 * 2 * 32 * 2  # the trunk alone
+    assert line.bytes == 4096 * 2 * 32 * 2 + _line(_demand(glm, 4096), "compute").bytes
+    assert _line(_demand(smollm2, mtp=True), "draft") is None  # it has no such blocks
+
+
 def test_a_projector(smollm2, shape, table):
     projector = shape("clip", {}, table(("v.blk.0.up.weight", "f16", (1024, 4096))))
     line = _line(_demand(smollm2, mmproj=projector), "mmproj")
