@@ -153,6 +153,7 @@ def demand_of(
         mmproj=given.shapes.get("model.mmproj"),
         mmproj_device=used[0].id if used else HOST,
         draft=_draft(given, used),
+        mtp=draft is not None and draft.type == "mtp",
         loras=tuple(shape for key, shape in sorted(given.shapes.items()) if key.startswith("model.lora.")),
         reserves=reserves(used),
         dry_run=given.dry_run,
