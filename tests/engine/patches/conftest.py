@@ -54,7 +54,7 @@ def engine_help(server_binary: Path) -> str:
 
 @pytest.fixture(scope="session")
 def needs(server_binary: Path, engine_help: str) -> Callable[[str], None]:
-    """Skips a test whose patch the engine lacks: `needs("--listen-fd")`, or `needs("0014")` for a patch without an option."""
+    """Skips a test whose patch the engine lacks: `needs("--listen-fd")`, `needs("0014")` where there is no option."""
     version = subprocess.run([server_binary, "--version"], capture_output=True, text=True, timeout=60)
     named = set(re.findall(r"\b0\d{3}\b", version.stdout + version.stderr))
 

@@ -28,7 +28,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def clean_environment(extra: Mapping[str, str] = {}) -> dict[str, str]:  # noqa: B006 - never written to
+def clean_environment(extra: Mapping[str, str] = {}) -> dict[str, str]:
     """The engine reads config files and a hundred variables before its command line: none of ours may reach it."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("LLAMA_", "GGML_", "AIP_"))}
     return kept | {"XDG_CONFIG_HOME": "/nonexistent", "GGML_NO_BACKTRACE": "1"} | dict(extra)
@@ -45,7 +45,7 @@ class Engine:
         *args: object,
         port: int | None = None,
         wait: bool = True,
-        env: Mapping[str, str] = {},  # noqa: B006 - never written to
+        env: Mapping[str, str] = {},
         pass_fds: Sequence[int] = (),
         threads: int = 1,
     ) -> Server:
@@ -81,7 +81,7 @@ class Server:
         raise AssertionError(f"not ready within {seconds} s:\n{self.text()[-3000:]}")
 
     def request(
-        self, method: str, path: str, body: Json = None, headers: Mapping[str, str] = {}, timeout: float = 120  # noqa: B006
+        self, method: str, path: str, body: Json = None, headers: Mapping[str, str] = {}, timeout: float = 120
     ) -> tuple[int, Json]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         try:
@@ -99,7 +99,7 @@ class Server:
     def get(self, path: str) -> tuple[int, Json]:
         return self.request("GET", path, timeout=30)
 
-    def post(self, path: str, body: Json, headers: Mapping[str, str] = {}) -> tuple[int, Json]:  # noqa: B006
+    def post(self, path: str, body: Json, headers: Mapping[str, str] = {}) -> tuple[int, Json]:
         return self.request("POST", path, body, headers)
 
     def complete(self, prompt: str | list[int], n: int = 8, **fields: Json) -> Json:
@@ -133,13 +133,132 @@ class Server:
         return self.log.read_text(errors="replace")
 
 
-WORDS = (
-    "the of and to in is that for it as was with be by on not he this are at from or have an they which one you were all "
-    "her she there would their we him been has when who will no more if out so up said what its about than into them can "
-    "only other time new some could these two may first then do any like my now over such our man me even most made after "
-    "also did many must before back years where much your way well down should because each just those people how too "
-    "little state good very make world still own see men work long get here between both life being under never day same"
-).split()
+WORDS = [
+    "the",
+    "of",
+    "and",
+    "to",
+    "in",
+    "is",
+    "that",
+    "for",
+    "it",
+    "as",
+    "was",
+    "with",
+    "be",
+    "by",
+    "on",
+    "not",
+    "he",
+    "this",
+    "are",
+    "at",
+    "from",
+    "or",
+    "have",
+    "an",
+    "they",
+    "which",
+    "one",
+    "you",
+    "were",
+    "all",
+    "her",
+    "she",
+    "there",
+    "would",
+    "their",
+    "we",
+    "him",
+    "been",
+    "has",
+    "when",
+    "who",
+    "will",
+    "no",
+    "more",
+    "if",
+    "out",
+    "so",
+    "up",
+    "said",
+    "what",
+    "its",
+    "about",
+    "than",
+    "into",
+    "them",
+    "can",
+    "only",
+    "other",
+    "time",
+    "new",
+    "some",
+    "could",
+    "these",
+    "two",
+    "may",
+    "first",
+    "then",
+    "do",
+    "any",
+    "like",
+    "my",
+    "now",
+    "over",
+    "such",
+    "our",
+    "man",
+    "me",
+    "even",
+    "most",
+    "made",
+    "after",
+    "also",
+    "did",
+    "many",
+    "must",
+    "before",
+    "back",
+    "years",
+    "where",
+    "much",
+    "your",
+    "way",
+    "well",
+    "down",
+    "should",
+    "because",
+    "each",
+    "just",
+    "those",
+    "people",
+    "how",
+    "too",
+    "little",
+    "state",
+    "good",
+    "very",
+    "make",
+    "world",
+    "still",
+    "own",
+    "see",
+    "men",
+    "work",
+    "long",
+    "get",
+    "here",
+    "between",
+    "both",
+    "life",
+    "being",
+    "under",
+    "never",
+    "day",
+    "same",
+]
 
 
 def words(n: int, seed: int = 0) -> str:

@@ -1,4 +1,4 @@
-"""Models of a few hundred kilobytes with random weights and any head shape, for faults that depend on the shape alone."""
+"""Models of a few hundred kilobytes with random weights and any head shape, for faults that shapes alone cause."""
 
 from __future__ import annotations
 
@@ -7,20 +7,27 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-CONTEXT = 2048
 LAYERS = 2
 FEED_FORWARD = 64
 
 
 def write_tiny(
-    path: Path, *, arch: str = "qwen2", head: int, rotated: int | None = None, heads: int = 2, heads_kv: int = 2, seed: int = 0
+    path: Path,
+    *,
+    arch: str = "qwen2",
+    head: int,
+    rotated: int | None = None,
+    heads: int = 2,
+    heads_kv: int = 2,
+    context: int = 2048,
+    seed: int = 0,
 ) -> Path:
-    """A decoder of two layers over a vocabulary of single bytes. `rotated` < head: a partial rotary embedding (stablelm)."""
+    """Two layers over a vocabulary of single bytes. `rotated` < head: a partial rotary embedding (stablelm)."""
     width = head * heads
     random = np.random.default_rng(seed)
     out = gguf.GGUFWriter(path, arch)
 
-    out.add_context_length(CONTEXT)
+    out.add_context_length(context)
     out.add_embedding_length(width)
     out.add_block_count(LAYERS)
     out.add_feed_forward_length(FEED_FORWARD)

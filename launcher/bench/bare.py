@@ -1,0 +1,102 @@
+"""A llama-server for a bench: started with its arguments and nothing else, asked over HTTP, ended with its block.
+
+No supervisor, no profile: what a bench of one patch measures must be the engine's own doing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+_START = 120.0  # seconds until the model answers
+_SAVED = "bench.bin"
+
+
+@dataclass(frozen=True, slots=True)
+class BareEngine:
+    """A running server, and the few requests that benches make."""
+
+    http: httpx.Client
+    folder: Path
+
+    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        answer = self.http.post(path, json=body)
+        answer.raise_for_status()
+        result: dict[str, Any] = answer.json()
+        return result
+
+    def complete(self, prompt: str | Sequence[int], n: int, **fields: Any) -> dict[str, Any]:
+        """A greedy completion that goes on to its n-th token."""
+        body = {"prompt": prompt, "n_predict": n, "temperature": 0, "seed": 1, "ignore_eos": True, "cache_prompt": True}
+        return self.post("/completion", body | fields)
+
+    def tokenize(self, text: str, *, special: bool = False) -> list[int]:
+        tokens: list[int] = self.post("/tokenize", {"content": text, "add_special": special})["tokens"]
+        return tokens
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        return str(self.post("/detokenize", {"tokens": list(tokens)})["content"])
+
+    def save(self, name: str = _SAVED) -> None:
+        self.post("/slots/0?action=save", {"filename": name})
+
+    def restore(self, name: str = _SAVED) -> None:
+        self.post("/slots/0?action=restore", {"filename": name})
+
+    def held(self) -> list[int]:
+        """The tokens that slot 0 holds, read from the head of its own save file."""
+        self.save("held.bin")
+        with (self.folder / "held.bin").open("rb") as file:
+            _magic, _version, count = struct.unpack("<III", file.read(12))
+            packed = struct.unpack(f"<{count}i", file.read(4 * count))
+        # the server's own mark and version, the number of tokens, the tokens
+        return list(packed[3 : 3 + packed[2]])
+
+    def log(self) -> str:
+        return (self.folder / "engine.log").read_text(errors="replace")
+
+
+@contextlib.contextmanager
+def bare_engine(server: Path, model: Path, *args: object) -> Iterator[BareEngine]:
+    """Start it on a free port with an empty environment of its own, wait until it answers, end it."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("LLAMA_", "GGML_", "AIP_"))}
+    with tempfile.TemporaryDirectory(prefix="kvlaunch-bench-") as name:
+        folder = Path(name)
+        argv = [str(server), "-m", str(model), "--host", "127.0.0.1", "--port", str(port), "--fit", "off"]
+        argv += ["--no-warmup", "--slot-save-path", name, *map(str, args)]
+        with (folder / "engine.log").open("wb") as log:
+            process = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=kept | {"XDG_CONFIG_HOME": "/nonexistent"}
+            )
+        try:
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=600, trust_env=False) as client:
+                engine = BareEngine(client, folder)
+                _wait(engine, process)
+                yield engine
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _wait(engine: BareEngine, process: subprocess.Popen[bytes]) -> None:
+    end = time.monotonic() + _START
+    while process.poll() is None and time.monotonic() < end:
+        with contextlib.suppress(httpx.TransportError):
+            if engine.http.get("/health").status_code == httpx.codes.OK:
+                return
+        time.sleep(0.02)
+    raise RuntimeError(f"the engine did not come up:\n{engine.log()[-2000:]}")
