@@ -289,6 +289,8 @@ def deviations(profile: Profile, plan: Plan, seen: Start) -> Iterator[tuple[str,
     flash = next((m[1] for line in log if (m := re.search(r"llama_context: flash_attn +=\s*(\w+)", line))), None)
     if profile.compute.flash_attention == "on" and flash == "disabled":
         yield "compute.flash_attention", "off instead of on"
+    if line := next((line for line in log if "failed to load control vector" in line), ""):
+        yield "engine.args", line
     yield from inactive(
         {k: v for k, v in plan.settings.items() if k not in ("gpu_layers", "context", "unified_per_slot", "load")},
         Seen(log, {}, ()),
@@ -309,7 +311,7 @@ def judge(specimen: Specimen, score: Score) -> None:
     refused = any(key == "" for key, _ in specimen.shown)
     for key, what in specimen.shown:
         if key == "":
-            hit = any(one.severity is Severity.ERROR and acts.get(one.rule) in (*_STOPS, Act.CORRUPT) for one in told)
+            hit = any(one.severity is Severity.ERROR and _announces(one, acts) for one in told)
             key = next((one.key for one in told), ", ".join(specimen.mutated))
         else:
             # an option that kvlaunch owns was told as that: whatever it changes was told
@@ -323,11 +325,19 @@ def judge(specimen: Specimen, score: Score) -> None:
             # where the engine refuses for another reason, nothing can be seen of this one
             right = refused or any(_family(key) == _family(one.key) for key, _ in specimen.shown)
         elif acts.get(one.rule) in _STOPS and one.rule not in _LATER:
-            right = refused
+            # a file that is missing is refused, or gone without
+            right = refused or (
+                one.rule == "KV901" and any(_family(key) == _family(one.key) for key, _ in specimen.shown)
+            )
         else:
             continue
         if not right:
             score.alarms.append((specimen, one))
+
+
+def _announces(one: Diagnostic, acts: Mapping[str, Act]) -> bool:
+    """Whether this finding says that the engine may not come up: or that an argument is none for a profile."""
+    return acts.get(one.rule) in (*_STOPS, Act.CORRUPT) or one.rule in ("KV802", "KV806")
 
 
 def _family(key: str) -> str:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from launcher.diagnostic import Diagnostic
-from launcher.engine.capability import Capability
-from launcher.machine.types import Machine
-from launcher.model.shape import ModelShape
-from launcher.plan.plan import Plan
-from launcher.profile.schema import Profile
-from launcher.rules.case import Case, Files
+from typing import TYPE_CHECKING
+
+# The supervisor asks launcher.rules.active, and must not pay for profiles and plans when it does.
+if TYPE_CHECKING:
+    from launcher.diagnostic import Diagnostic
+    from launcher.engine.capability import Capability
+    from launcher.machine.types import Machine
+    from launcher.model.shape import ModelShape
+    from launcher.plan.plan import Plan
+    from launcher.profile.schema import Profile
+    from launcher.rules.case import Files
 
 
 def check(
@@ -23,7 +27,9 @@ def check(
 
     `files`: what was seen of the files that the profile names (launcher/rules/files.py); None: nothing was looked at.
     """
+    from launcher.diagnostic import Diagnostic
     from launcher.rules.book import RULES
+    from launcher.rules.case import Case, Files
     from launcher.rules.rule import Needs
 
     case = Case(profile, machine, capability, shape, plan, files or Files())

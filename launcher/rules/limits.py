@@ -13,7 +13,11 @@ SWITCH_WORDS = frozenset({"on", "enabled", "true", "1", "off", "disabled", "fals
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What a value must be. `low` and `high` are inclusive; `form` says in words what `pattern` means."""
+    """What a value must be. `low` and `high` are inclusive; `form` says in words what `pattern` means.
+
+    each    the value is a list, and this is said of every part
+    closes  a pair of brackets that must be balanced
+    """
 
     low: int | None = None
     high: int | None = None
@@ -21,13 +25,19 @@ class Limit:
     pattern: str = ""
     form: str = ""
     is_json: bool = False
+    each: bool = False
+    closes: str = ""
 
     def broken_by(self, value: str) -> str:
         """Why the value is refused, in words; empty where it is taken."""
+        if self.each and "," in value:
+            return next((why for part in value.split(",") if (why := self.broken_by(part))), "")
         if self.words and value not in self.words:
             return f'"{value}" is none of {", ".join(self.words)}'
         if self.pattern and re.fullmatch(self.pattern, value) is None:
             return f'"{value}" is not {self.form}'
+        if self.closes and value.count(self.closes[0]) != value.count(self.closes[1]):
+            return f"{self.closes[0]} and {self.closes[1]} do not match"
         if self.is_json:
             try:
                 json.loads(value)
@@ -49,7 +59,7 @@ _JSON = Limit(is_json=True)
 _MASK = Limit(pattern=r"(0[xX])?[0-9a-fA-F]{1,128}", form="a mask of hexadecimal digits")
 _RANGE = Limit(pattern=r"\d*-\d*", form="a range of processors such as 0-7")
 
-LIMITS: Mapping[str, Limit] = {
+LIMITS: Mapping[str, Limit] = {  # one spelling of each option is enough
     "--prio": Limit(-1, 3),
     "--prio-batch": _PRIORITY,
     "--spec-draft-prio": _PRIORITY,
@@ -58,6 +68,7 @@ LIMITS: Mapping[str, Limit] = {
     "--cpu-mask-batch": _MASK,
     "--cpu-range": _RANGE,
     "--cpu-range-batch": _RANGE,
+    "--mirostat": Limit(0, 2),
     "--numa": Limit(words=("", "distribute", "isolate", "numactl")),
     "--lazy-mode": Limit(words=("on", "auto", "off")),
     "--n-cpu-ffn": Limit(low=0),
@@ -77,6 +88,24 @@ LIMITS: Mapping[str, Limit] = {
     "--spec-ngram-map-k4v-size-n": _NGRAM,
     "--spec-ngram-map-k4v-size-m": _NGRAM,
     "--spec-ngram-map-k4v-min-hits": Limit(low=1),
+    "--reasoning-format": Limit(words=("none", "auto", "deepseek", "deepseek-legacy")),
+    "--tools": Limit(
+        words=(
+            "all",
+            "read_file",
+            "file_glob_search",
+            "grep_search",
+            "exec_shell_command",
+            "write_file",
+            "edit_file",
+            "get_info",
+        ),
+        each=True,
+    ),
+    "--logit-bias": Limit(pattern=r"\s*\d+\s*[+-].*\d.*", form="TOKEN+BIAS or TOKEN-BIAS"),
+    "--seed": Limit(pattern=r"\s*[-+]?\d.*", form="a number"),
+    # a parser of GBNF is the engine's; what is opened and never closed is the slip that happens
+    "--grammar": Limit(closes="()"),
     "--chat-template-kwargs": _JSON,
     "--mcp-servers-json": _JSON,
     "--ui-config": _JSON,

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -74,3 +76,9 @@ def test_every_technique_has_an_expectation() -> None:
     covered = {one.setting for one in EXPECTATIONS}
     assert {name for name, option in OPTIONS.items() if option.patch} - settings_only - parameters <= covered
     assert callable(choose)
+
+
+def test_the_supervisor_can_ask_without_paying_for_profiles() -> None:
+    program = "import sys, launcher.rules.active; print([m for m in ('pydantic', 'rich', 'typer') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
