@@ -22,8 +22,19 @@ _INPUT = frozenset(
 )
 # common/common.h LLM_FFN_EXPS_REGEX
 _EXPERTS = re.compile(r"\.ffn_(?:up|down|gate|gate_up)_(?:ch)?exps")
-# type → the CPU feature without which it is not rearranged (x86; rows must divide by 8)
-_REPACKED = {"q4_0": "avx2", "q4_K": "avx2", "iq4_nl": "avx2", "mxfp4": "avx2", "q2_K": "avx512f"}
+# type → the CPU features of which one makes the engine rearrange it (rows must divide by 8; some ARM kernels take 4)
+_DOT = frozenset({"asimddp", "i8mm"})
+_REPACKED: Mapping[str, frozenset[str]] = {
+    "q4_0": _DOT | {"avx2"},
+    "q4_K": _DOT | {"avx2"},
+    "iq4_nl": _DOT | {"avx2"},
+    "mxfp4": _DOT | {"avx2"},
+    "q2_K": frozenset({"avx512f"}),
+    "q5_K": _DOT,
+    "q6_K": _DOT,
+    "q8_0": _DOT,
+    "q1_0": _DOT,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +179,7 @@ def weights_by_device(shape: ModelShape, placement: Placement, loading: Loading 
 
 def repacks(tensor: TensorInfo, loading: Loading) -> bool:
     """Whether the CPU keeps a rearranged copy of this tensor: a matrix of a type it has kernels for."""
-    feature = _REPACKED.get(tensor.type)
-    if feature is None or not loading.repack or feature not in loading.cpu_features:
+    if not loading.repack or not _REPACKED.get(tensor.type, frozenset()) & loading.cpu_features:
         return False
     if tensor.name.partition(".")[0] in _INPUT or not tensor.name.endswith(".weight"):
         return False  # looked up row by row, not multiplied

@@ -82,6 +82,25 @@ def test_rearranged_weights_are_held_twice_when_mapped(mixture):
     assert weights_by_device(mixture, on_host(mixture), Loading())[HOST].repacked == 0  # a CPU without AVX2
 
 
+@pytest.mark.parametrize(
+    ("kind", "features", "expected"),
+    [
+        ("q4_0", {"avx2"}, True),
+        ("q4_0", {"asimddp"}, True),
+        ("q4_0", {"sse3"}, False),
+        ("q8_0", {"avx2", "avx512f"}, False),
+        ("q8_0", {"i8mm"}, True),
+        ("q2_K", {"avx512f"}, True),
+        ("q2_K", {"avx2"}, False),
+        ("f16", {"avx2"}, False),
+    ],
+)
+def test_which_types_a_cpu_rearranges(table, kind, features, expected):
+    (tensor,) = table(("blk.0.ffn_up.weight", kind, (512, 64)))
+    assert repacks(tensor, Loading(cpu_features=frozenset(features))) is expected
+    assert not repacks(tensor, Loading(cpu_features=frozenset(features), repack=False))
+
+
 def test_experts_of_the_first_layers_stay_on_the_host(mixture):
     assert expert_layers(mixture) == tuple(range(8))
     every = weights_by_device(mixture, place(mixture, devices=["CUDA0"]), Loading(mapped=False))
