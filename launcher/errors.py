@@ -42,6 +42,11 @@ class ProfileError(KvlaunchError):
         super().__init__(message, help=help, rule=rule)
         self.diagnostics = tuple(diagnostics)
 
+    def as_json(self) -> dict[str, object]:
+        """With every finding, where there are some: the message has room for the first."""
+        shown = super().as_json()
+        return shown | {"diagnostics": [found.as_json() for found in self.diagnostics]} if self.diagnostics else shown
+
 
 class DoesNotFit(KvlaunchError):
     """The plan does not fit this machine's memory."""

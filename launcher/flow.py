@@ -255,9 +255,11 @@ def errors_of(case: Case) -> KvlaunchError | None:
         return None
     from launcher.rules.render import summary
 
-    count = summary(found for found in case.diagnostics if found.severity is Severity.ERROR)
-    first = next(found for found in case.diagnostics if found.severity is Severity.ERROR)
-    return ProfileError(f"{case.profile.file}: {count}", rule=first.rule, diagnostics=case.diagnostics)
+    errors = [found for found in case.diagnostics if found.severity is Severity.ERROR]
+    first, file = errors[0], case.profile.file
+    # the whole list is shown before it; a script that gets only this has the first finding itself
+    message = f"{file}: {first.message}" if len(errors) == 1 else f"{file}: {summary(errors)}, first: {first.message}"
+    return ProfileError(message, help=first.help, rule=first.rule, diagnostics=case.diagnostics)
 
 
 def _as_diagnostic(error: ProfileError, profile: Profile) -> Diagnostic:

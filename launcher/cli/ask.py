@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from launcher.supervise.spec import LaunchSpec
 
+_CURL = "`curl --unix-socket {} http://localhost/v1/models` reaches it; or add a TCP host to serve.host"
 _PATIENCE = 600.0  # seconds between two tokens: a long prompt is read in silence
 
 
@@ -61,10 +62,15 @@ def ask(
 
 def env(name: NameArg, as_json: JsonOption = False) -> None:
     """Print `export` lines for a shell: eval "$(kvlaunch env NAME)". A key is read from its file, never printed."""
+    from launcher.errors import UsageError
+
     spec, url = _running(name)
-    base = f"{url}/v1"
+    if url.startswith("unix:"):
+        raise UsageError(f"{spec.name} serves on {url}, which OPENAI_BASE_URL cannot name", help=_CURL.format(url[5:]))
+    base, model = f"{url}/v1", spec.expected.alias or spec.name
     if as_json:
-        print(json.dumps({"schema": 1, "OPENAI_BASE_URL": base, "api_key_file": spec.api_key_file}))
+        told = {"OPENAI_BASE_URL": base, "OPENAI_MODEL": model, "api_key_file": spec.api_key_file}
+        print(json.dumps({"schema": 1, **told}))
         return
     print(f"export OPENAI_BASE_URL={shlex.quote(base)}")
     if spec.api_key_file:
@@ -72,7 +78,7 @@ def env(name: NameArg, as_json: JsonOption = False) -> None:
         print(f'export OPENAI_API_KEY="$({key})"')
     else:
         print("export OPENAI_API_KEY=none")  # clients insist on one; this server does not
-    print(f"export OPENAI_MODEL={shlex.quote(spec.expected.alias or spec.name)}")
+    print(f"export OPENAI_MODEL={shlex.quote(model)}")
 
 
 def _running(name: str) -> tuple[LaunchSpec, str]:

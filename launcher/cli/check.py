@@ -72,10 +72,11 @@ def explain(
     print(json.dumps(explain_json(rule)) if as_json else text_of(rule))
 
 
-def schema() -> None:
+def schema(as_json: JsonOption = False) -> None:
     """Print the JSON Schema of profiles (for editors)."""
     from launcher.profile.schema_json import schema as schema_of
 
+    del as_json  # it is JSON either way
     print(json.dumps(schema_of(), indent=2))
 
 
@@ -90,9 +91,10 @@ def _findings(
     ref: str, sets: Sequence[str], machine: Machine, engine_help: Path | None
 ) -> tuple[Sequence[Diagnostic], Sequence[str], str]:
     from launcher.flow import read_case
+    from launcher.profile.find import find_profile
 
     case = read_case(ref, sets, machine=machine, engine_help=engine_help)
-    return case.diagnostics, case.skipped, str(case.profile.file)
+    return case.diagnostics, case.skipped, str(find_profile(ref))
 
 
 def _fix(ref: str, sets: Sequence[str]) -> None:

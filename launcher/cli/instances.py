@@ -48,6 +48,22 @@ def all_running(here: Places | None = None) -> Iterator[Instance]:
         yield Instance(name, client)
 
 
+def statuses() -> Iterator[dict[str, Any]]:
+    """The status of every instance. One whose supervisor hangs is there too: it holds memory and a port."""
+    seen: set[str] = set()
+    for socket, name in sorted(_sockets(places()), key=lambda found: found[1]):
+        if name in seen:
+            continue
+        try:
+            one = Client(socket, name).status()
+        except NotRunning:
+            continue
+        except KvlaunchError as error:
+            one = {"schema": 1, "name": name, "state": "no answer", "reason": f"{error.message}; {error.help}"}
+        seen.add(name)
+        yield one
+
+
 def running(ref: str) -> Instance:
     """The instance of this name, or of the profile at this path. Raises NotRunning with what does run."""
     here = places()

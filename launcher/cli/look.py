@@ -15,8 +15,16 @@ from launcher.cli.common import JsonOption, NameArg
 if TYPE_CHECKING:
     from launcher.cli.instances import Instance
 
+_LOG_GRAIN = 10486  # the engine's log gives buffers in MiB with two decimals
 _LEVELS = ("debug", "info", "warn", "error")
-_STATE_COLOURS = {"ready": "green", "degraded": "yellow", "backoff": "yellow", "failed": "red"}
+_STATE_COLOURS = {
+    "ready": "green",
+    "degraded": "yellow",
+    "backoff": "yellow",
+    "failed": "red",
+    "gone": "red",
+    "no answer": "red",
+}
 
 
 def status(
@@ -24,12 +32,12 @@ def status(
     as_json: JsonOption = False,
 ) -> int:
     """How an instance is: state, slots, memory planned and actual, restarts, the last exit."""
-    from launcher.cli.instances import all_running, last_status, running
+    from launcher.cli.instances import last_status, running, statuses
     from launcher.errors import NotRunning
     from launcher.paths import places
 
     if name is None:
-        found = [instance.status() for instance in all_running()]
+        found = list(statuses())
         if as_json:
             print(json.dumps({"schema": 1, "instances": found}))
         elif not found:
@@ -43,7 +51,7 @@ def status(
         last = last_status(name, places())
         if last is None or as_json:
             raise
-        print(_status_text(last))
+        print(_status_text(_ended(last)))
         raise NotRunning(error.message, help=error.help) from None
     print(json.dumps({"schema": 1, **one}) if as_json else _status_text(one))
     return 0
@@ -51,9 +59,9 @@ def status(
 
 def ps(as_json: JsonOption = False) -> None:
     """List what runs, a line each."""
-    from launcher.cli.instances import all_running
+    from launcher.cli.instances import statuses
 
-    found = [instance.status() for instance in all_running()]
+    found = list(statuses())
     if as_json:
         print(json.dumps({"schema": 1, "instances": found}))
         return
@@ -64,7 +72,8 @@ def ps(as_json: JsonOption = False) -> None:
     for one in found:
         busy = sum(bool(slot.get("busy")) for slot in one.get("slots") or [])
         slots = f"{busy}/{len(one.get('slots') or [])}"
-        lines.append((one["name"], one["state"], str(one["engine_pid"] or "-"), _since(one), slots, str(one["url"])))
+        pid, url = str(one.get("engine_pid") or "-"), str(one.get("url") or "-")
+        lines.append((one["name"], one["state"], pid, _since(one), slots, url))
     widths = [max(len(line[column]) for line in lines) for column in range(6)]
     for line in lines:
         print("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip())
@@ -149,22 +158,32 @@ def _kept_records(file: Path, level: str) -> list[dict[str, Any]]:
     return records
 
 
+def _ended(last: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What an instance that is gone wrote last. Only a supervisor that could say so wrote that it ended."""
+    if last.get("state") in ("stopped", "failed"):
+        return last
+    reason = f"its supervisor was killed; its last word was: {last.get('state')}"
+    return {**last, "state": "gone", "reason": reason, "engine_pid": None, "slots": [], "memory": []}
+
+
 def _status_text(one: Mapping[str, Any]) -> str:
     from launcher.cli.render import colour
 
     state = colour(str(one["state"]), _STATE_COLOURS.get(one["state"], "dim"), "bold")
     reason = f"  {one['reason']}" if one.get("reason") else ""
     out = [f"{one['name']}  {state}  {one.get('url') or ''}{reason}".rstrip()]
-    engine = f"engine {one['engine'] or 'given binary'}" + (
-        f", pid {one['engine_pid']}" if one.get("engine_pid") else ""
-    )
-    out.append(f"  up {_since(one)}, {one['restarts']} restarts, {engine}")
+    if one.get("engine_pid") or one.get("restarts") is not None:
+        restarts = f"{one['restarts']} restart{'s' if one['restarts'] != 1 else ''}"
+        pid = f", pid {one['engine_pid']}" if one.get("engine_pid") else ""
+        lead = "up" if one["state"] in ("ready", "degraded") else one["state"]
+        out.append(f"  {lead} {_since(one)}, {restarts}, engine {one.get('engine') or 'given binary'}{pid}")
     if one.get("next_try"):
         out.append(f"  next try {one['next_try']}")
     context = one.get("context") or {}
     if context:
-        pool = "one pool" if context.get("unified") else "a share each"
-        out.append(f"  context {context.get('total')} tokens, {context.get('slots')} slots, {pool}")
+        pool = "in one pool" if context.get("unified") else "a share each"
+        slots = f"{context.get('slots')} slots, {pool}" if context.get("slots") != 1 else "one slot"
+        out.append(f"  context {context.get('total')} tokens, {slots}")
     for slot in one.get("slots") or []:
         session = f"  {slot['session']}" if slot.get("session") else ""
         used = "?" if slot.get("used") is None else slot["used"]
@@ -193,7 +212,9 @@ def _memory_text(line: Mapping[str, Any]) -> str:
     from launcher.units import format_bytes
 
     planned, actual = line.get("planned"), line.get("actual")
-    drift = f"  drift {actual / planned - 1:+.1%}" if actual and planned else ""
+    drift = ""
+    if actual and planned and abs(actual - planned) > max(planned // 100, _LOG_GRAIN):
+        drift = f"  drift {actual / planned - 1:+.1%}"
     shown = [format_bytes(size) if size is not None else "?" for size in (planned, actual)]
     return f"    {line['item']:<12} {line['device']:<8} planned {shown[0]:>10}  actual {shown[1]:>10}{drift}"
 

@@ -65,15 +65,17 @@ def init(
     """Write a profile for a model: the largest context that fits this machine, explained."""
     from launcher.errors import UsageError
     from launcher.flow import case_for_model
+    from launcher.model.shape import read_shape
 
     name = _name_of(model)
     target = out or Path(f"{name}.toml")
     if target.exists():
         raise UsageError(f"{target} exists already", help="give another file with -o, or change it by hand")
+    read_shape(model)  # its faults are about the file, not about a profile that nobody wrote
     case = case_for_model(model, name, slots)
     split = _need_model(case).split
     kv = case.profile.kv.tier
-    target.write_text(_profile_text(model.absolute(), split.slots, split.per_slot, str(kv)))
+    _save(target, _profile_text(model.absolute(), split.slots, split.per_slot, str(kv)))
     result = {"schema": 1, "profile": str(target), "context": split.as_json()}
     print(
         json.dumps(result)
@@ -199,7 +201,16 @@ def _write(case: Case, target: Path, changes: dict[str, object]) -> None:
         node[name] = value
     if case.profile.model.path is not None:  # a relative path would mean another file from another folder
         document["model"]["path"] = str(case.profile.model.path)
-    target.write_text(tomlkit.dumps(document))
+    _save(target, tomlkit.dumps(document))
+
+
+def _save(target: Path, text: str) -> None:
+    from launcher.errors import UsageError
+
+    try:
+        target.write_text(text)
+    except OSError as error:
+        raise UsageError(f"cannot write {target}: {error.strerror}", help="give another file") from error
 
 
 def _name_of(model: Path) -> str:

@@ -6,6 +6,7 @@ inode, size and time); the manifest of the built engine; the committed record of
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import subprocess
@@ -134,9 +135,14 @@ def from_binary(binary: Path, cache: Path) -> Capability:
         text = json.loads(kept.read_text())["help"]
     except (OSError, ValueError, KeyError, TypeError):
         text = ask_help(binary)
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_text(json.dumps({"binary": str(binary), "help": text}))
-    return parse_help(text, str(binary))
+        with contextlib.suppress(OSError):  # a full disk: it is asked again the next time
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            kept.write_text(json.dumps({"binary": str(binary), "help": text}))
+    try:
+        return parse_help(text, str(binary))
+    except ProfileError as error:
+        words = f"engine.binary: {binary} is no llama-server: its --help lists no option"
+        raise ProfileError(words, help="name a llama-server, or a llamafile that carries one") from error
 
 
 def ask_help(binary: Path) -> str:
@@ -154,7 +160,8 @@ def ask_help(binary: Path) -> str:
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise EngineRefused(f"{binary} --help: {error}", help="is it an executable for this machine?") from error
+            words = getattr(error, "strerror", None) or f"no end after {_HELP_SECONDS:g} s"
+            raise EngineRefused(f"{binary} --help: {words}", help="is it an executable for this machine?") from error
         if done.returncode < 0:
             raise EngineRefused(
                 f"{binary} --help died by signal {-done.returncode}", help="it is not built for this CPU"

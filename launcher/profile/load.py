@@ -64,9 +64,9 @@ def load_profile(
 def _error(file: Path, faults: Sequence[Diagnostic]) -> ProfileError:
     ordered = sorted(faults, key=_order)
     first = ordered[0]
-    if len(ordered) > 1:
-        return ProfileError(f"{file} has {len(ordered)} faults", rule=first.rule, diagnostics=ordered)
     message = f"{first.key}: {first.message}" if first.key else first.message
+    if len(ordered) > 1:
+        message = f"{file} has {len(ordered)} faults, first: {message}"
     return ProfileError(message, help=first.help, rule=first.rule, diagnostics=ordered)
 
 

