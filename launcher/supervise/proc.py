@@ -73,6 +73,17 @@ def _cpu(fields: list[str]) -> float:
     return (int(fields[_UTIME]) + int(fields[_STIME])) / _TICK
 
 
+def written(pid: int) -> int:
+    """Bytes that it has had written to disks; a pipe doesn't count. 0 where that can't be read."""
+    try:
+        for line in Path(f"/proc/{pid}/io").read_text().splitlines():
+            if line.startswith("write_bytes:"):
+                return int(line[12:])
+    except OSError:
+        pass
+    return 0
+
+
 def group_members(group: int) -> list[int]:
     """Living processes of a process group. Zombies are left out."""
     return [pid for pid, fields in _all() if int(fields[_PGRP]) == group and fields[_STATE] not in "ZX"]

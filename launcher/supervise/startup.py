@@ -24,6 +24,7 @@ _SAMPLE = 0.5
 """Seconds between two looks at what moves, and at the load bar."""
 _QUICK, _SLOW = 0.02, 0.2
 """Polls of the health route: often in the first seconds, then less; the log's own word wakes us at once."""
+_TRIES = 3
 _MOVED_BYTES = 1 << 16
 """A stalled process still grows by a page now and then."""
 _MOVED_CPU = 0.02
@@ -113,7 +114,7 @@ class Startup:
         watch = asyncio.create_task(self._watch(movement))
         try:
             await self._answering()
-            verdict, self.found = await self._ask()
+            verdict, self.found = await self._ask_patiently()
         except NoAnswer as error:
             self.shortfalls = (f"it is loaded, but: {error}",)
             self._tell(Checked(self.shortfalls))
@@ -158,6 +159,14 @@ class Startup:
                 # at the first word that it is loaded we look at once; afterwards the pause alone counts
                 await asyncio.wait_for(self._spoke.wait(), pause)
                 self._spoke.clear()
+
+    async def _ask_patiently(self) -> tuple[ready.Verdict, Found]:
+        """A busy machine may leave one question without an answer; the stall watch goes on meanwhile."""
+        for _ in range(_TRIES - 1):
+            with contextlib.suppress(NoAnswer):
+                return await self._ask()
+            await asyncio.sleep(_SAMPLE)
+        return await self._ask()
 
     async def _ask(self) -> tuple[ready.Verdict, Found]:
         expected = self._spec.expected

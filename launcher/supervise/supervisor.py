@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import random
 import signal
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.errors import AlreadyRunning, PortTaken
-from launcher.supervise import face, leftover, metrics, policy, settle, states
+from launcher.supervise import face, leftover, metrics, policy, proc, settle, states
 from launcher.supervise.address import Address
 from launcher.supervise.classes import Exit, ExitClass
 from launcher.supervise.control import Control, Feed, Reply
@@ -39,6 +40,9 @@ _CHORES = 5.0
 _LONG_WAIT = 5.0
 """A pause before the next try that is longer than this is answered with 503 rather than with silence."""
 _STATUS_PATIENCE = 0.1
+_SAVING, _SAVING_LIMIT = 1 << 20, 9
+_SAVING_LOOK = 0.5
+"""At the stop limit: an engine that writes 1 MiB in the next moment is saving, and gets a second more, and again."""
 _UNWELL = frozenset({State.DEGRADED, State.BACKOFF})
 
 
@@ -131,11 +135,24 @@ class Supervisor:
                 self._end(Running.kill)
             case states.Arm(timer, after):
                 self._disarm(timer)
-                self._timers[timer] = asyncio.get_running_loop().call_later(after, self.tell, states.Due(timer))
+                due = self._stop_limit if timer is states.Timer.STOP_LIMIT else lambda: self.tell(states.Due(timer))
+                self._timers[timer] = asyncio.get_running_loop().call_later(after, due)
             case states.Disarm(timer):
                 self._disarm(timer)
             case states.Finish(code):
                 self._finished = code
+
+    def _stop_limit(self, before: int | None = None, again: int = 0) -> None:
+        """The limit grows, up to ten times, while saved state is still being written: killing it would lose that."""
+        timer = states.Timer.STOP_LIMIT
+        family = proc.descendants(self._engine.pid) if self._engine is not None else []
+        written = sum(map(proc.written, family))  # what a child that has ended wrote counts for its parent
+        first = before is None
+        if written and (first or written - (before or 0) >= _SAVING) and again < _SAVING_LIMIT * self.spec.stop_timeout:
+            look = functools.partial(self._stop_limit, written, again + 1)
+            self._timers[timer] = asyncio.get_running_loop().call_later(_SAVING_LOOK if first else 1.0, look)
+            return
+        self.tell(states.Due(timer))
 
     def _disarm(self, timer: states.Timer) -> None:
         if (handle := self._timers.pop(timer, None)) is not None:

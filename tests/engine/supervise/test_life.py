@@ -199,3 +199,25 @@ def test_two_interrupts(launch: Launch) -> None:
     os.kill(instance.pid, signal.SIGINT)
     assert instance.ended(5) == 130
     assert gone(engine)
+
+
+def test_a_stop_waits_for_what_is_being_saved(launch: Launch, tmp_path: Path) -> None:
+    """A stand-in writes for 2.5 s after TERM with a stop limit of 1 s: it ends by itself. One that idles is killed."""
+    for name, work in (
+        ("saves", "dd if=/dev/zero of=state bs=4M count=1 oflag=append conv=notrunc,fsync"),
+        ("idles", ":"),
+    ):
+        folder = tmp_path / name
+        folder.mkdir()
+        engine = folder / "engine"
+        engine.write_text(
+            f"#!/bin/sh\ncd {folder}\nsave() {{ for i in $(seq 25); do {work} 2>/dev/null; sleep 0.1; done; "
+            "echo whole > saved; exit 0; }\ntrap save TERM\nwhile :; do sleep 0.05; done\n"
+        )
+        engine.chmod(0o755)
+        instance = launch(name=name, binary=str(engine), stop_timeout=1.0)
+        instance.until("loading")
+        time.sleep(0.3)
+        os.kill(instance.pid, signal.SIGTERM)
+        assert instance.ended(15) == 0
+        assert (folder / "saved").exists() is (name == "saves"), name
