@@ -129,10 +129,10 @@ def _claims(gguf, tiny):
 def test_absurd_claims_fail_at_once_in_constant_memory(write, gguf, tiny):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for number, made in enumerate(_claims(gguf, tiny)):
-        began = time.monotonic()
+        began = time.process_time()
         with pytest.raises(ProfileError):
             read_header(write(made, f"{number}.gguf"))
-        assert time.monotonic() - began < 0.2
+        assert time.process_time() - began < 0.2
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50 * 1024
 
 
@@ -195,9 +195,9 @@ def test_a_large_vocabulary_is_read_in_half_a_second(write, tiny):
     made.array("tokenizer.ggml.merges", "str", [f"left{n} right{n}" for n in range(500_000)])
     made.array("tokenizer.ggml.scores", "f32", [0.5] * 262_144)
     path = write(made)
-    began = time.monotonic()
+    began = time.process_time()
     header = read_header(path)
-    assert time.monotonic() - began < 0.5
+    assert time.process_time() - began < 0.5
     assert header.metadata["tokenizer.ggml.tokens"] == Skipped(262_144)
     assert len(header.metadata["tokenizer.ggml.scores"]) == 262_144
 
@@ -263,12 +263,12 @@ def test_mutated_headers_are_shapes_or_faults_in_words(tmp_path: Path, tiny, ggu
     for number in range(_MUTATIONS):
         body = _mutated(dice.choice(seeds), dice)
         path.write_bytes(body)
-        began = time.monotonic()
+        began = time.process_time()
         try:
             read_shape(path)
             good += 1
         except ProfileError as fault:
             assert fault.code == 10 and fault.message
-        assert time.monotonic() - began < 1.0, f"mutation {number} took too long"
+        assert time.process_time() - began < 1.0, f"mutation {number} took too long"
     assert good > _MUTATIONS // 50  # it does get through the header, into the shapes
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 * 1024

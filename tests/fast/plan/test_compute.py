@@ -73,10 +73,10 @@ def test_a_mixture_needs_room_for_the_experts_in_use(mixture):
 
 
 def test_it_is_quick(smollm2):
-    placement, began = on_host(smollm2), time.perf_counter()
+    placement, began = on_host(smollm2), time.process_time()
     for size in range(20):
         compute_bytes(smollm2, allocate(256 * (size + 1), 1, False), KvSettings(), placement)
-    assert (time.perf_counter() - began) / 20 < 0.02
+    assert (time.process_time() - began) / 20 < 0.02
 
 
 def test_results_are_freed_after_their_last_reader():

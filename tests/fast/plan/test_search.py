@@ -117,9 +117,9 @@ def test_ten_thousand_candidates_a_second(gemma3):
     demand = _demand(gemma3, place(gemma3, devices=["CUDA0"]))
     tiers = [Tier(k, v) for k in CACHE_TYPES for v in CACHE_TYPES]
     rooms = {HOST: Room(24 * GIB, 8 * GIB), "CUDA0": Room(GIB, GIB)}
-    began = time.perf_counter()
+    began = time.process_time()
     front = search(demand, rooms, SPEEDS, Space(tiers, RESIDENCIES, (1, 2, 4, 8)))
-    rate = front.tried / (time.perf_counter() - began)
+    rate = front.tried / (time.process_time() - began)
     assert front.tried > 10_000
     assert rate > 10_000, f"{rate:.0f} a second"
 
