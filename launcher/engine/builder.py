@@ -15,9 +15,9 @@ from launcher.paths import Places
 
 def build_engine(request: BuildRequest, places: Places, report: Reporter) -> Engine:
     """The engine for a request: found, or built. Raises BuildError (12); nothing half stays behind."""
-    wanted = resolve(request)
     if not request.force and (engine := find_engine(request, places)):
         return engine
+    wanted = resolve(request)
     from launcher.engine.chain import Build, locked
 
     try:

@@ -86,7 +86,7 @@ def configure(place: BuildPlace, options: Mapping[str, str], env: Mapping[str, s
         full |= {"CMAKE_C_COMPILER_LAUNCHER": cache, "CMAKE_CXX_COMPILER_LAUNCHER": cache}
         full |= {"KVLAUNCH_CCACHE": cache} if Path(cache).name == "ccache" else {}
     record = place.build / "kvlaunch-options.json"
-    wanted = json.dumps(full | {"": env.get("CXX", "")}, sort_keys=True)
+    wanted = json.dumps(full | {"": f"{env.get('CC')} {env.get('CXX')}"}, sort_keys=True)
     before = record.read_text() if record.is_file() else None
     command = [str(cmake), "-S", str(place.source), "-B", str(place.build), "-G", "Ninja", "-Wno-dev"]
     if before != wanted:

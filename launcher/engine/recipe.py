@@ -23,9 +23,15 @@ from launcher.machine.cpu import read_cpu
 from launcher.machine.tree import Tree
 from launcher.paths import shipped
 
+_COMPILER_VARIABLES = {"cc": "CC", "c++": "CXX"}
+
 TARGETS = ("llama-server", "ggml-rpc-server", "llama-fit-params")
 OWN_TARGETS = ("kvlaunch-bandwidth",)  # ours, added by the glue: build/bandwidth
 _LAYOUT = 1  # of an engine's folder and manifest: raise it to make every engine anew
+
+
+class CompilerMissing(BuildError):
+    """Nothing can be built here; an engine that was built elsewhere can still be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,16 +114,16 @@ def cpu_options(cpu: Cpu, dropped: Collection[str], table_file: Path | None = No
 
 
 def compiler_identity(needs: Mapping[str, object], env: Mapping[str, str]) -> str:
-    """The compilers' own version lines. Raises BuildError that names the package to install."""
+    """The compilers' own version lines. Raises CompilerMissing, which names the package to install."""
     lines = []
     programs = needs["programs"]
     assert isinstance(programs, list)
     for program in programs:
-        # g++ and clang++ both answer to c++, which is what cmake looks for first
-        command = (env.get("CXX", "").split() or ["c++"]) if program == "c++" else [program]
+        # cmake looks for these names first; gcc and clang both answer to them
+        command = env.get(_COMPILER_VARIABLES.get(program, ""), "").split() or [program]
         path = shutil.which(command[0], path=env.get("PATH"))
         if path is None:
-            raise BuildError(
+            raise CompilerMissing(
                 f"no {command[0]} here: the engine is compiled on this machine",
                 help=f"Install {needs['packages']} (Debian: apt install …).",
             )

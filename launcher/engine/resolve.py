@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from launcher.engine.manifest import commit_name
 from launcher.engine.pins import Pin, read_pin
-from launcher.engine.recipe import Recipe, engine_key, read_recipe
+from launcher.engine.recipe import CompilerMissing, Recipe, engine_key, read_recipe
 from launcher.engine.request import BuildRequest
 from launcher.engine.series import Patch, read_series, select
 from launcher.engine.store import Engine, Store
@@ -43,8 +43,29 @@ def resolve(request: BuildRequest, environ: Mapping[str, str] | None = None) -> 
 
 
 def find_engine(request: BuildRequest, places: Places) -> Engine | None:
-    """The finished engine for a request, if it is in the store. Refuses one that this CPU cannot run."""
-    engine = Store.of(places).find(resolve(request).key)
+    """The finished engine for a request, if it is in the store. Refuses one that this CPU cannot run.
+
+    Where there is no compiler (a store that was copied to a small box), one of the same source and patches will do.
+    """
+    store = Store.of(places)
+    try:
+        engine = store.find(resolve(request).key)
+    except CompilerMissing:
+        engine = next((e for e in store.all() if _same_but_compiler(request, e)), None)
+        if engine is None:
+            raise
     if engine is not None and request.cpu_flags is None:
         engine.check_cpu()
     return engine
+
+
+def _same_but_compiler(request: BuildRequest, engine: Engine) -> bool:
+    pin = read_pin(request.pin)
+    told = engine.manifest
+    wanted = {patch.id: patch.digest for patch in select(read_series(request.patches_dir), request.patches)}
+    return (
+        told.pin == pin.name
+        and told.source == ("git" if request.from_git else pin.sha256)
+        and told.backend == ("cpu" if request.backend == "auto" else request.backend)
+        and {patch.id: patch.digest for patch in told.patches} == wanted
+    )

@@ -235,6 +235,18 @@ def test_a_build_path_in_a_binary_is_a_fault(places: Places, request_: BuildRequ
         build_engine(request_, places, Silent())
 
 
+def test_without_a_compiler_an_engine_that_is_here_is_used(
+    places: Places, request_: BuildRequest, patches: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = build_engine(request_, places, Silent())
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert build_engine(request_, places, Silent()).key == engine.key
+    add_patch(patches, "0001", ANSWER.format(value="-2"))
+    with pytest.raises(BuildError, match="no cc here: the engine is compiled on this machine") as caught:
+        build_engine(request_, places, Silent())
+    assert "g++" in caught.value.help
+
+
 def test_an_engine_of_another_cpu_is_refused_by_the_feature(places: Places, request_: BuildRequest) -> None:
     engine = build_engine(request_, places, Silent())
     with pytest.raises(BuildError, match=f"engine {engine.key} needs avx2, which this CPU does not have"):
