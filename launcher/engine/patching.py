@@ -109,11 +109,13 @@ def _apply_hunks(lines: list[bytes], patch: str, name: str, hunks: Sequence[Hunk
     result: list[bytes] = []
     taken, moved = 0, 0  # lines of the old file that are done; how far the last hunk stood from its number
     for number, hunk in enumerate(hunks, 1):
-        at = _find(lines, hunk, taken, max(hunk.line - 1, 0) + moved)
+        # an insertion without context names the line it comes after, any other hunk its first line
+        start = max(hunk.line - 1, 0) if hunk.old else hunk.line
+        at = _find(lines, hunk, taken, start + moved)
         if at is None:
             failures.append(Failure(patch, name, number, hunk.line, _why(lines, hunk)))
             continue
-        moved = at - max(hunk.line - 1, 0)
+        moved = at - start
         result += lines[taken:at]
         result += hunk.new
         taken = at + len(hunk.old)
@@ -124,9 +126,7 @@ def _find(lines: list[bytes], hunk: Hunk, lowest: int, expected: int) -> int | N
     """Where `hunk.old` stands, the nearest to where it should."""
     size = len(hunk.old)
     if size == 0:
-        # an insertion without context names the line it comes after
-        at = min(expected + (1 if hunk.line else 0), len(lines))
-        return at if at >= lowest else None
+        return expected if lowest <= expected <= len(lines) else None
     highest = len(lines) - size
     for distance in range(max(abs(expected - lowest), abs(highest - expected)) + 1):
         for at in (expected - distance, expected + distance):

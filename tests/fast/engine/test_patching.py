@@ -92,7 +92,7 @@ lines = st.lists(
 contents = st.builds(lambda ls, end: b"\n".join(ls) + (b"\n" if end and ls else b""), lines, st.booleans())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(before=contents, after=contents, context=st.integers(0, 4))
 def test_whatever_git_writes_is_applied(tmp_path_factory, before: bytes, after: bytes, context: int) -> None:  # type: ignore[no-untyped-def]
     folder = tmp_path_factory.mktemp("diff")
@@ -103,6 +103,12 @@ def test_whatever_git_writes_is_applied(tmp_path_factory, before: bytes, after: 
     it = tree(f_c=before)
     assert apply(it, "p", patch) == []
     assert it.files["f.c"] == after
+
+
+def test_two_insertions_without_context() -> None:
+    it = tree(f_c=b"a\na\n")
+    assert apply(it, "p", b"--- a/f.c\n+++ b/f.c\n@@ -1,0 +2 @@\n+b\n@@ -2,0 +4 @@\n+c\n") == []
+    assert it.files["f.c"] == b"a\nb\na\nc\n"
 
 
 def test_names_are_read_from_the_sides() -> None:
