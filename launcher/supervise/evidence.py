@@ -28,15 +28,19 @@ async def _affinity(endpoint: Endpoint, props: Mapping[str, Any]) -> bool:
     return (await endpoint.post("/completion", request, _LIMIT)).status == 400
 
 
+async def _eviction(endpoint: Endpoint, props: Mapping[str, Any]) -> bool:
+    """A policy that doesn't exist is refused by an engine that reads the field (0010)."""
+    request = {"prompt": "a", "n_predict": 1, "cache_prompt": False, "kv_eviction": "none-such"}
+    return (await endpoint.post("/completion", request, _LIMIT)).status == 400
+
+
 async def _telemetry(endpoint: Endpoint, props: Mapping[str, Any]) -> bool:
-    """The page of metrics has gauges of the cache (0008); upstream's has none."""
-    answer = await endpoint.get("/metrics", _LIMIT)
-    if answer.status != 200:
-        raise NoAnswer("/metrics is off")
-    return b"llamacpp:kv_" in answer.body
+    """/props tells what the cache holds and where (0008)."""
+    return "kv" in props
 
 
 _QUESTIONS: dict[str, Callable[[Endpoint, Mapping[str, Any]], Awaitable[bool]]] = {
     "affinity": _affinity,
+    "eviction": _eviction,
     "telemetry": _telemetry,
 }

@@ -31,7 +31,7 @@ _PATIENCE, _TRIES = 10.0, 3
 
 _COUNTED = {"prompt_tokens": "prompt_tokens_total", "predicted_tokens": "tokens_predicted_total"}
 _COUNTER = re.compile(rb"^llamacpp:(prompt_tokens_total|tokens_predicted_total) ([\d.e+]+)", re.MULTILINE)
-_LAST_UBATCH = re.compile(rb"^llamacpp:ubatch_last_timestamp_seconds ([\d.e+]+)", re.MULTILINE)
+_INSIDE_BATCH = re.compile(rb"^llamacpp:(?:ubatch|graph_nodes)_total ([\d.e+]+)", re.MULTILINE)
 
 
 class Liveness:
@@ -67,7 +67,7 @@ class Liveness:
         moved = time.monotonic()
         probed = moved
         silent_since: float | None = None
-        last_ubatch = 0.0
+        within: tuple[bytes, ...] = ()
         while True:
             await asyncio.sleep(_TICK)
             now = time.monotonic()
@@ -90,8 +90,8 @@ class Liveness:
                 # a request that came and went between two looks was use as well; the first look knows nothing yet
                 self.used_at = now if counters else self.used_at
                 counters, moved = progress, now
-            elif now - moved > _TICK and (stamp := await self._last_ubatch()) is not None and stamp != last_ubatch:
-                last_ubatch, moved = stamp, now
+            elif now - moved > _TICK and (inside := await self._inside_batch()) != within:
+                within, moved = inside, now
             busy = any(slot.get("is_processing") for slot in slots)
             if busy:
                 self.used_at = now
@@ -127,16 +127,15 @@ class Liveness:
             return None
         return data if isinstance(data, list) else []
 
-    async def _last_ubatch(self) -> float | None:
-        """When the engine last finished a part of a batch (0008): what moves within one long batch, on a GPU too."""
+    async def _inside_batch(self) -> tuple[bytes, ...]:
+        """What moves within one long batch (0008): finished parts of it, on a GPU too, and on the CPU graph nodes."""
         if "--kv-telemetry" not in self._spec.argv:
-            return None
+            return ()
         try:
             answer = await self._endpoint.get("/metrics", _IMPATIENT)
         except NoAnswer:
-            return None
-        found = _LAST_UBATCH.search(answer.body)
-        return float(found[1]) if found else None
+            return ()
+        return tuple(_INSIDE_BATCH.findall(answer.body))
 
     async def _counted(self, limit: float) -> dict[str, int] | None:
         """The engine's own counters. It prints six digits of them, so only their rate means something."""
