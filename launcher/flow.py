@@ -148,21 +148,30 @@ def case_for_model(model: Path, name: str, slots: int) -> Case:
         return read_case(str(file))
 
 
-def largest_context(case: Case) -> int | None:
-    """The most tokens a slot that fit, at most what the model was trained for; None where nothing fits."""
-    from launcher.plan.search import largest
+def largest_context(case: Case) -> tuple[int, str] | None:
+    """The most tokens a slot that fit, at most what the model was trained for, and what is to be changed for it beside
+    the context (nothing, where there is room for all that grows with use); None where nothing fits."""
+    from launcher.plan.plan import at_rest
+    from launcher.plan.search import most_context
+    from launcher.plan.verdict import judge as judge_devices
 
     plan = case.plan
     assert plan is not None
 
-    def fits(per_slot: int) -> bool:
-        return overall(with_context(plan, per_slot)[2]) is Fit.FITS
+    def fits(per_slot: int, growth: bool) -> bool:
+        _, lines, verdicts = with_context(plan, per_slot)
+        return overall(verdicts if growth else judge_devices(at_rest(lines), plan.rooms)) is Fit.FITS
 
-    return largest(fits, plan.split.train)
+    found = most_context(fits, plan.split.train)
+    if found is None:
+        return None
+    advice = [f"{one.device}: {one.advice}" for one in with_context(plan, found)[2] if one.advice]
+    return found, "; ".join(advice)
 
 
-def search_front(case: Case) -> tuple[Front, float]:
-    """The Pareto front over tier, residency, slots and context, and the seconds it took."""
+def search_front(case: Case) -> tuple[Front, float, bool]:
+    """The Pareto front over tier, residency, slots and context, the seconds it took, and whether it has room for the
+    prompt cache: where nothing fits beside that, it is looked for without it."""
     from time import monotonic
 
     from launcher.plan.search import Space, Speeds, search, useful_tiers
@@ -174,8 +183,11 @@ def search_front(case: Case) -> tuple[Front, float]:
     link = {device.id: (device.copy_gbps or 0) * 1e9 for device in case.machine.devices}
     began = monotonic()
     tiers = useful_tiers(case.capability.cache_types)
-    front = search(plan.demand, plan.rooms, Speeds(memory, link), Space(tiers))
-    return front, monotonic() - began
+    demand = plan.demand
+    front = search(demand, plan.rooms, Speeds(memory, link), Space(tiers))
+    if whole := not front.candidates and demand.prompt_cache > 0:
+        front = search(replace(demand, prompt_cache=0), plan.rooms, Speeds(memory, link), Space(tiers))
+    return front, monotonic() - began, not whole
 
 
 def judge(case: Case) -> Case:

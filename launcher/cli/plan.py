@@ -131,25 +131,33 @@ def _max_context(case: Case, write: Path | None, as_json: bool) -> int:
     from launcher.errors import DoesNotFit
     from launcher.flow import largest_context
 
-    found = largest_context(case)
-    if found is None:
+    answer = largest_context(case)
+    if answer is None:
         raise DoesNotFit(
             "not even 256 tokens a slot fit", rule="KV201", help="`kvlaunch plan` shows what takes the memory"
         )
+    found, advice = answer
+    slots = case.profile.context.slots
     if write is not None:
         _write(case, write, {"context.per_slot": found})
     if as_json:
-        print(json.dumps({"schema": 1, "per_slot": found, "slots": case.profile.context.slots}))
-    else:
-        print(f"{found} tokens for each of {case.profile.context.slots} slots" + (f"; wrote {write}" if write else ""))
+        print(json.dumps({"schema": 1, "per_slot": found, "slots": slots, "advice": advice or None}))
+        return 0
+    print((f"{found} tokens for each of {slots} slots" if slots > 1 else f"{found} tokens") + _wrote(write))
+    if advice:
+        print(f"  tight: {advice}")
     return 0
+
+
+def _wrote(file: Path | None) -> str:
+    return f"; wrote {file}" if file else ""
 
 
 def _search(case: Case, write: Path | None, as_json: bool) -> int:
     from launcher.errors import DoesNotFit
     from launcher.flow import search_front
 
-    front, seconds = search_front(case)
+    front, seconds, room_for_cache = search_front(case)
     if not front.candidates:
         raise DoesNotFit("nothing fits", rule="KV201", help="`kvlaunch plan` shows what takes the memory")
     if write is not None:
@@ -161,10 +169,15 @@ def _search(case: Case, write: Path | None, as_json: bool) -> int:
         print(
             json.dumps(
                 {"schema": 1, "tried": front.tried, "fitting": front.fitting, "seconds": seconds, "front": found}
+                | {"prompt_cache": room_for_cache}
             )
         )
     else:
         _show_front(front, seconds)
+        if not room_for_cache:
+            print("  nothing fits beside the prompt cache: these are without it, so lower kv.reuse.ram too")
+        if write is not None:
+            print(f"  wrote {write} with the first of them")
     return 0
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from launcher.plan.plan import Plan
     from launcher.plan.verdict import DeviceVerdict
 
-_BAR = 56  # columns that stand for what is free on the device
+_BAR = 56  # columns
 _FILL = {
     "weights": ("█", "blue"),
     "kv": ("▓", "green"),
@@ -39,7 +39,6 @@ def show_plan(case: Case, *, verbose: bool) -> None:
     for verdict in plan.devices:
         print()
         _device(plan, verdict, verbose)
-    print()
     _next_larger(plan)
     if verbose:
         print("\n  " + " ".join(case.argv))
@@ -69,10 +68,13 @@ def _cache(case: Case, plan: Plan) -> str:
 
 def _device(plan: Plan, verdict: DeviceVerdict, verbose: bool) -> None:
     lines = [line for line in plan.ledger if line.device == verdict.device]
-    word = colour({"no": "does not fit"}.get(str(verdict.fit), str(verdict.fit)), _VERDICTS[verdict.fit], "bold")
-    free = format_bytes(verdict.free) if verdict.free is not None else "unknown"
-    print(f"  {colour(verdict.device, 'bold')}  {format_bytes(verdict.need)} of {free} free  {word}")
-    print(f"  {_bar(lines, verdict)}")
+    need = format_bytes(verdict.need)
+    if verdict.free is None:
+        print(f"  {colour(verdict.device, 'bold')}  {need}; what is free there is not known, so nothing is judged")
+    else:
+        word = colour(_word(verdict), _VERDICTS[verdict.fit], "bold")
+        print(f"  {colour(verdict.device, 'bold')}  {need} of {format_bytes(verdict.free)} free  {word}")
+        print(f"  {_bar(lines, verdict.free, verdict.need)}")
     for line in lines:
         mark, paint = _FILL.get(line.item, ("▪", "dim"))
         notes = [
@@ -86,25 +88,23 @@ def _device(plan: Plan, verdict: DeviceVerdict, verbose: bool) -> None:
         print(f"    {colour('→', _VERDICTS[verdict.fit])} {verdict.advice}")
 
 
-def _bar(lines: list[LedgerLine], verdict: DeviceVerdict) -> str:
-    """One column for each share of what is free; what goes beyond is drawn beyond the end."""
-    whole = verdict.free or verdict.need
-    out, used = "", 0
+def _word(verdict: DeviceVerdict) -> str:
+    return {"no": "does not fit"}.get(str(verdict.fit), str(verdict.fit))
+
+
+def _bar(lines: list[LedgerLine], free: int, need: int) -> str:
+    """The whole width is what is free; where more is needed it is that, and ┃ stands where what is free ends."""
+    whole = max(free, need, 1)
+    columns: list[str] = []
+    used = 0
     for line in lines:
         mark, paint = _FILL.get(line.item, ("▪", "dim"))
         used += line.bytes
-        columns = round(used / whole * _BAR) - _length(out)
-        if columns > 0:
-            out += mark * columns if not sys.stdout.isatty() else colour(mark * columns, paint)
-    blank = _BAR - _length(out)
-    return f"▕{out}{'·' * blank}▏" if blank >= 0 else f"▕{out}▏"
-
-
-def _length(text: str) -> int:
-    """Columns, colours not counted."""
-    import re
-
-    return len(re.sub(r"\033\[[0-9;]*m", "", text))
+        columns += [colour(mark, paint)] * (round(used / whole * _BAR) - len(columns))
+    columns += ["·"] * (_BAR - len(columns))
+    if need > free:
+        columns[min(round(free / whole * _BAR), _BAR - 1)] = colour("┃", "red", "bold")
+    return f"▕{''.join(columns)}▏"
 
 
 def _next_larger(plan: Plan) -> None:
@@ -114,9 +114,9 @@ def _next_larger(plan: Plan) -> None:
     split = plan.split
     if split.train and split.per_slot * 2 > split.train:
         if split.per_slot < split.train:
-            print(f"  it was trained for {split.train} tokens: {split.train - split.per_slot} more could be used")
+            print(f"\n  it was trained for {split.train} tokens: {split.train - split.per_slot} more could be used")
         return
     larger = split.per_slot * 2
     _, _, verdicts = with_context(plan, larger)
-    words = ", ".join(f"{v.device} {format_bytes(v.need)} {v.fit}" for v in verdicts)
-    print(f"  with {format_tokens(larger)} tokens a slot: {words}")
+    words = ", ".join(f"{v.device} {format_bytes(v.need)} {_word(v)}" for v in verdicts)
+    print(f"\n  with {format_tokens(larger)} tokens a slot: {words}")

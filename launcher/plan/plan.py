@@ -16,7 +16,7 @@ from launcher.plan.dryrun import DryRun
 from launcher.plan.kv import HOST, KvPart, KvSettings, bytes_per_token, kv_bytes
 from launcher.plan.ledger import Demand, Draft, LedgerLine, ledger
 from launcher.plan.placement import Loading, Placement, choose_layers, expert_layers, on_host, place
-from launcher.plan.search import largest
+from launcher.plan.search import most_context
 from launcher.plan.techniques import Techniques, choose
 from launcher.plan.verdict import DeviceVerdict, Fit, Room, judge, overall
 from launcher.profile.schema import Profile
@@ -189,11 +189,11 @@ def _fill(
         return at(resolve_context(profile, shape, context.per_slot))
     most = trained_for(profile, shape) or _UNKNOWN_TRAINING
 
-    def fits(per_slot: int) -> bool:
-        demand = at(resolve_context(profile, shape, Tokens(per_slot)))
-        return overall(judge(ledger(demand), space)) is Fit.FITS
+    def fits(per_slot: int, growth: bool) -> bool:
+        lines = ledger(at(resolve_context(profile, shape, Tokens(per_slot))))
+        return overall(judge(at_rest(lines) if not growth else lines, space)) is Fit.FITS
 
-    return at(resolve_context(profile, shape, Tokens(largest(fits, most) or _LEAST)))
+    return at(resolve_context(profile, shape, Tokens(most_context(fits, most) or _LEAST)))
 
 
 def choose_placement(
@@ -295,6 +295,11 @@ def resolve_context(profile: Profile, shape: ModelShape, per_slot: Tokens | None
         unified=is_unified(profile),
         train=trained_for(profile, shape),
     )
+
+
+def at_rest(lines: Sequence[LedgerLine]) -> list[LedgerLine]:
+    """Without what only grows with use."""
+    return [line for line in lines if not line.grows]
 
 
 def with_context(plan: Plan, per_slot: int) -> tuple[ContextSplit, tuple[LedgerLine, ...], tuple[DeviceVerdict, ...]]:

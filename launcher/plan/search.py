@@ -21,6 +21,7 @@ from launcher.plan.verdict import Room, margin
 from launcher.profile.tier import Tier
 
 _LARGEST = 1 << 24  # tokens; no model was trained on more
+_MODEST = 4096  # tokens a slot that come before what past conversations may take
 _TOKEN_OVERHEAD = 0.0004  # seconds of a decode step that no bandwidth explains: launches, sampling, HTTP
 
 
@@ -37,6 +38,19 @@ def largest(fits: Callable[[int], bool], limit: int | None = None, *, step: int 
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle * step) else (low, middle)
     return low * step or None
+
+
+def most_context(fits: Callable[[int, bool], bool], limit: int | None) -> int | None:
+    """The largest context that fits. `fits(tokens a slot, with all that grows with use)`.
+
+    What only grows, the prompt cache above all, keeps conversations that have left their slot. It makes way until
+    those that are in one have a few thousand tokens: a small box would be left with none otherwise.
+    """
+    comfortable = largest(lambda size: fits(size, True), limit)
+    modest = _MODEST if limit is None else min(_MODEST, limit)
+    if comfortable is not None and comfortable >= modest:
+        return comfortable
+    return largest(lambda size: fits(size, False), modest)
 
 
 @dataclass(frozen=True, slots=True)

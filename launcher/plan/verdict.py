@@ -128,7 +128,7 @@ def _judge(device: str, lines: Sequence[LedgerLine], room: Room) -> DeviceVerdic
     line = _to_change(lines, short, growth=fit is Fit.TIGHT)
     spilled = start - room.usable if fit is Fit.TIGHT and room.usable is not None else 0
     if line is None:
-        return base
+        return base if device == HOST else replace(base, key="compute.backend", advice=_DRIVER.format(missing(short)))
     return replace(base, item=line.item, key=line.key, advice=_advice(line, short, spilled))
 
 
@@ -145,13 +145,21 @@ def _to_change(lines: Sequence[LedgerLine], short: int, *, growth: bool) -> Ledg
     return enough[0] if enough else max(changeable, key=lambda line: line.bytes, default=None)
 
 
+_DRIVER = '{} for its driver alone: free memory there, or write backend = "cpu"'
+
+
+def missing(short: int) -> str:
+    """How much is missing, in words."""
+    return f"{format_bytes(short)} too much"
+
+
 def _advice(line: LedgerLine, short: int, spilled: int) -> str:
-    missing = f"{format_bytes(short)} too much"
+    too_much = missing(short)
     if spilled > 0:
-        missing += f" ({format_bytes(spilled)} of the mapped weights would be read from the disk again and again)"
+        too_much += f" ({format_bytes(spilled)} of the mapped weights would be read from the disk again and again)"
     left = line.bytes - short
     if left <= 0:
-        return f"{missing}; the largest part that can change is {line.item} ({line.key}), and alone it is not enough"
+        return f"{too_much}; the largest part that can change is {line.item} ({line.key}), and alone it is not enough"
     share = f"{100 * left // line.bytes} %"
     words = {
         "prompt-cache": f'set {line.key} to "{left // MIB}MiB" or less',
@@ -161,4 +169,4 @@ def _advice(line: LedgerLine, short: int, spilled: int) -> str:
         "weights": f"lower {line.key}: {share} of these weights fit",
         "recurrent": f"lower {line.key}: {share} of the states fit",
     }
-    return f"{missing}: {words.get(line.item, f'leave out {line.key}')}"
+    return f"{too_much}: {words.get(line.item, f'leave out {line.key}')}"

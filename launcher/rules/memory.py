@@ -30,10 +30,12 @@ _MODEL = '[model]\npath = "model.gguf"\n[context]\nper_slot = 4096\n'
 def does_not_fit(case: Case) -> Iterator[Found]:
     for device in case.planned.devices:
         if device.fit is Fit.NO:
-            need, free = format_bytes(device.need), format_bytes(device.free or 0)
+            # what may be dropped or only grows is no part of this sum, so it is not in the sentence either
+            need, free = format_bytes(device.start - device.reclaimable), format_bytes(device.free or 0)
+            missing = format_bytes(device.short)
             yield Found(
                 _turned(case, device.key),
-                f"{need} are needed on {device.device}, and {free} are free: {format_bytes(device.short)} too much",
+                f"the start needs {need} on {device.device}, and {free} are free: {missing} too much",
                 device.advice,
             )
 

@@ -23,6 +23,7 @@ from launcher.plan.search import (
     Speeds,
     context_steps,
     largest,
+    most_context,
     pareto,
     search,
     spread,
@@ -48,6 +49,27 @@ def test_largest(capacity, limit):
         assert found == limit
     else:
         assert found == (capacity // 256 * 256 or None)
+
+
+@given(st.integers(0, 1 << 17), st.integers(0, 1 << 17), st.integers(256, 1 << 17))
+def test_what_only_grows_makes_way_for_a_conversation(capacity, growth, limit):
+    def fits(size, with_growth):
+        return size + (growth if with_growth else 0) <= capacity
+
+    found = most_context(fits, limit)
+    comfortable = largest(lambda size: fits(size, True), limit) or 0
+    if found is None:
+        assert capacity < 256
+    else:
+        assert found >= comfortable and fits(found, False)
+        assert found == comfortable or found <= 4096
+
+
+def test_more_memory_never_means_less_context():
+    found = [most_context(lambda size, growth: size + (2000 if growth else 0) <= room, 8192) or 0  # noqa: B023
+             for room in range(256, 12000, 100)]  # fmt: skip
+    assert found == sorted(found)
+    assert found[0] == 256 and found[-1] == 8192
 
 
 def test_it_asks_few_times():

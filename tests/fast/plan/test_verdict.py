@@ -88,3 +88,10 @@ def test_weights_on_a_device_can_go_to_the_host():
     lines = [_line("weights", 10 * GIB, "compute.gpu_layers", "CUDA0"), _line("kv", GIB, "context.per_slot", "CUDA0")]
     (no,) = judge(lines, {"CUDA0": Room(8 * GIB, 8 * GIB)})
     assert no.key == "compute.gpu_layers" and "70 % of these weights fit" in no.advice
+
+
+def test_a_device_without_room_for_its_driver_says_what_to_do():
+    lines = [LedgerLine("reserve", "CUDA0", 512 * MIB, Source.FORMULA, 0, "", "compute.devices")]
+    (found,) = judge(lines, {"CUDA0": Room(24 * GIB, 100 * MIB)})
+    assert found.fit is Fit.NO and found.key == "compute.backend"
+    assert "412.0 MiB too much for its driver" in found.advice and '"cpu"' in found.advice
