@@ -89,6 +89,10 @@ def group_members(group: int) -> list[int]:
     return [pid for pid, fields in _all() if int(fields[_PGRP]) == group and fields[_STATE] not in "ZX"]
 
 
+def zombie_children(parent: int) -> list[int]:
+    return [pid for pid, fields in _all() if int(fields[_PPID]) == parent and fields[_STATE] == "Z"]
+
+
 def descendants(pid: int) -> list[int]:
     """The living processes below one, itself first."""
     parents: dict[int, list[int]] = {}

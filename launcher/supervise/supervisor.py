@@ -29,6 +29,7 @@ from launcher.supervise.journal import Journal
 from launcher.supervise.logs import Log, Record, now
 from launcher.supervise.measured import keep_measured
 from launcher.supervise.notify import Notifier
+from launcher.supervise.orphans import Orphans
 from launcher.supervise.process import Keeper
 from launcher.supervise.reload import judge
 from launcher.supervise.replan import CannotReplan, replan
@@ -60,6 +61,7 @@ class Supervisor:
         self._finished: int | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._keeper = Keeper()
+        self._orphans = Orphans()
         self._notifier = Notifier(os.environ)
         self._address = Address(spec, files)
         self._engine: Running | None = None
@@ -468,6 +470,8 @@ class Supervisor:
         while True:
             await asyncio.sleep(pause)
             self._keeper.check()
+            engines = [engine.pid for engine in (*self._old, self._engine) if engine is not None]
+            self._orphans.reap([*engines, self._keeper.pid or 0])
             self._log.flush_fold()
             if self._notifier.watchdog:
                 self._notifier.say(WATCHDOG="1")

@@ -16,9 +16,18 @@ from launcher.supervise.spec import Expected, LaunchSpec
 
 
 @pytest.fixture(scope="session")
-def takes_listeners(engine_server: Path) -> bool:
-    text = subprocess.run([str(engine_server), "--help"], capture_output=True, text=True, check=False).stdout
-    return "--listen-fd" in text
+def engine_help(engine_server: Path) -> str:
+    return subprocess.run([str(engine_server), "--help"], capture_output=True, text=True, check=False).stdout
+
+
+@pytest.fixture(scope="session")
+def takes_listeners(engine_help: str) -> bool:
+    return "--listen-fd" in engine_help
+
+
+@pytest.fixture(scope="session")
+def takes_sessions(engine_help: str) -> bool:
+    return "--session-affinity" in engine_help
 
 
 @pytest.fixture
