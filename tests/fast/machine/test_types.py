@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +190,35 @@ def test_a_bad_file_is_named(tmp_path: Path, content: bytes, words: str) -> None
         Machine.load(path)
     assert str(path) in caught.value.message
     assert words in caught.value.message
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The place of everything in a document, containers too."""
+    if path:
+        yield path
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in entries:
+        yield from leaves(inner, (*path, key))
+
+
+NONSENSE = [None, True, -1, 10**30, 1.5, float("inf"), float("nan"), "", "x" * 10_000, [], [None], {}, {"id": 1}]
+
+
+@pytest.mark.parametrize("path", list(leaves(json.loads(json.dumps(FULL.as_json())))))
+def test_nonsense_in_any_place_is_read_or_refused_in_words(path: tuple[Any, ...]) -> None:
+    for nonsense in NONSENSE:
+        data: Any = json.loads(json.dumps(FULL.as_json()))
+        inside = data
+        for step in path[:-1]:
+            inside = inside[step]
+        inside[path[-1]] = nonsense
+        try:
+            machine = Machine.from_json(data, "box.json")
+        except ProfileError as error:
+            assert error.message.startswith("box.json")
+            assert len(error.message) < 200
+        else:
+            json.dumps(machine.as_json(), allow_nan=False)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
