@@ -21,9 +21,8 @@ _FAKE = Path(__file__).resolve().parents[1] / "fast" / "supervise" / "fake_engin
 
 
 def test_orphans_are_reaped_and_a_stop_ends_the_namespace() -> None:
-    if subprocess.run(
-        ["unshare", "--pid", "--fork", "--mount-proc", "true"], check=False, capture_output=True
-    ).returncode:
+    namespace = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    if subprocess.run([*namespace, "true"], check=False, capture_output=True).returncode != 0:
         pytest.skip("a PID namespace is not to be had here")
     home = Path(tempfile.mkdtemp(prefix="kvc-"))
     engine = home / "llama-server"
