@@ -73,15 +73,17 @@ def init(
         raise UsageError(f"{target} exists already", help="give another file with -o, or change it by hand")
     read_shape(model)  # its faults are about the file, not about a profile that nobody wrote
     case = case_for_model(model, name, slots)
-    split = _need_model(case).split
-    kv = case.profile.kv.tier
+    found = _need_model(case)
+    split, kv = found.split, case.profile.kv.tier
     _save(target, _profile_text(model.absolute(), split.slots, split.per_slot, str(kv)))
-    result = {"schema": 1, "profile": str(target), "context": split.as_json()}
-    print(
-        json.dumps(result)
-        if as_json
-        else f"wrote {target}: {split.slots} × {split.per_slot} tokens; `kvlaunch up {target}`"
-    )
+    advice = [f"{device.device}: {device.advice}" for device in found.devices if device.advice]
+    if as_json:
+        result = {"schema": 1, "profile": str(target), "context": split.as_json(), "advice": "; ".join(advice) or None}
+        print(json.dumps(result))
+        return 0
+    print(f"wrote {target}: {split.slots} × {split.per_slot} tokens; `kvlaunch up {target}`")
+    for line in advice:
+        print(f"  {found.verdict}: {line}")
     return 0
 
 
@@ -212,8 +214,11 @@ def _write(case: Case, target: Path, changes: dict[str, object]) -> None:
         table, _, name = key.rpartition(".")
         node = document.setdefault(table, tomlkit.table())
         node[name] = value
-    if case.profile.model.path is not None:  # a relative path would mean another file from another folder
-        document["model"]["path"] = str(case.profile.model.path)
+    if "context.per_slot" in changes and "total" in document["context"]:
+        del document["context"]["total"]  # of the two the one that was found stays
+    model = document.get("model", {})  # it may stand in a file that this one extends
+    if "path" in model:  # a relative path would mean another file from another folder
+        model["path"] = str(case.profile.model.path)
     _save(target, tomlkit.dumps(document))
 
 
@@ -239,10 +244,11 @@ def _profile_text(model: Path, slots: int, per_slot: int, tier: str) -> str:
 
     size = format_tokens(per_slot)
     shown = f'"{size}"' if not size.isdigit() else size
+    share = "unified = false         # a share for each; true: one pool for all\n" if slots > 1 else ""
     return (
         "schema = 1\n\n[model]\n"
         f"path = {json.dumps(str(model))}\n\n[context]\n"
         f"per_slot = {shown:<12} # what one conversation can hold: the most that fits, at most the training length\n"
-        f"slots = {slots:<15} # conversations at the same time\n\n[kv]\n"
+        f"slots = {slots:<15} # conversations at the same time\n{share}\n[kv]\n"
         f'tier = "{tier}"           # "q8_0" takes about half, with no loss that shows\n'
     )

@@ -1,0 +1,64 @@
+"""`init` and `plan --write`: what they write is a profile that means what was found."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from launcher.cli.app import run
+from launcher.profile.load import load_profile
+
+
+def string(text: str) -> bytes:
+    return struct.pack("<Q", len(text)) + text.encode()
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A header of a tiny model, and an own home."""
+    for name in ("XDG_STATE_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    numbers = {
+        "block_count": 2, "context_length": 4096, "embedding_length": 64, "feed_forward_length": 128,
+        "attention.head_count": 2, "attention.head_count_kv": 1, "vocab_size": 32,
+    }  # fmt: skip
+    keys = [string("general.architecture") + struct.pack("<I", 8) + string("llama")]
+    keys += [string(f"llama.{name}") + struct.pack("<II", 4, value) for name, value in numbers.items()]
+    tensor = string("token_embd.weight") + struct.pack("<IQQIQ", 2, 64, 32, 0, 0)
+    head = b"GGUF" + struct.pack("<IQQ", 3, 1, len(keys)) + b"".join(keys) + tensor
+    file = tmp_path / "tiny.gguf"
+    file.write_bytes(head + b"\0" * (-len(head) % 32) + b"\0" * (64 * 32 * 4))
+    return file
+
+
+def test_init_writes_a_profile_without_a_finding(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["init", model.name, "--slots", "2"]) == 0
+    assert "2 × 4096 tokens" in capsys.readouterr().out
+    assert run(["check", "tiny.toml"]) == 0
+    assert "no findings" in capsys.readouterr().out
+
+
+def test_init_overwrites_nothing(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "tiny.toml").write_text("mine")
+    assert run(["init", model.name]) == 2
+    assert (tmp_path / "tiny.toml").read_text() == "mine"
+
+
+def test_what_is_written_holds_beside_what_stood_there(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "p.toml").write_text('[model]\npath = "tiny.gguf"\n[context]\ntotal = "1k" # small\nslots = 1\n')
+    (tmp_path / "sub").mkdir()
+    assert run(["plan", "p.toml", "--max-context", "--write", "sub/found.toml"]) == 0
+    found = load_profile("sub/found.toml", (), {})
+    assert found.context.per_slot == 4096 and found.context.total is None
+    assert found.model.path == model
+
+
+def test_a_model_that_stands_in_the_base(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "base.toml").write_text('[model]\npath = "tiny.gguf"\n')
+    (tmp_path / "p.toml").write_text('extends = "base.toml"\n')
+    assert run(["plan", "p.toml", "--max-context", "--write", "found.toml"]) == 0
+    assert load_profile("found.toml", (), {}).model.path == model
