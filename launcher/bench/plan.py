@@ -273,7 +273,10 @@ def grid(models: Sequence[Path], zoo: Sequence[Path], *, quick: bool, seed: int)
     ]
     dice.shuffle(real)
     dice.shuffle(remote)
-    return [*real[: 24 if quick else 120], *remote[: 4 if quick else 12], *(small[:40] if quick else small)]
+    dice.shuffle(small)
+    chosen = [*real[: 24 if quick else 120], *remote[: 4 if quick else 12], *(small[:40] if quick else small)]
+    dice.shuffle(chosen)  # a run that is out of time has looked at a bit of everything
+    return chosen
 
 
 def _zoo() -> list[Path]:

@@ -15,7 +15,7 @@ from launcher.model.layers import LayerShape, Memory
 from launcher.model.shape import ModelShape
 from launcher.model.types import storage_type
 from launcher.plan.context import ContextSplit
-from launcher.plan.graph import Batch, Builder
+from launcher.plan.graph import Batch, Builder, rotation_bytes
 from launcher.plan.kv import HOST, KvSettings, caches
 from launcher.plan.placement import Placement
 
@@ -29,13 +29,15 @@ def compute_bytes(
     """Bytes of the compute buffer of every device in use."""
     batch = Batch.of(context, settings, outputs_per_slot)
     masks = _mask_sizes(shape, context, settings, batch)
+    inputs = sum(masks.values()) + _rotation_bytes(shape, settings)
     on_host = any(device == HOST for device in placement.layers) or not placement.devices
+    row = shape.embedding_length * _F * batch.tokens
     found: dict[str, int] = {}
     if on_host:
         found[HOST] = _replay(shape, settings, batch, masks, None, output=True)
     else:
         # the embedding is looked up on the host, and every input is filled there first
-        found[HOST] = placement.copies * sum(masks.values()) + _embedding_bytes(shape, batch, placement.copies)
+        found[HOST] = placement.copies * inputs + _embedding_bytes(shape, batch, placement.copies)
     for device in placement.devices:
         layers = [index for index, held in enumerate(placement.layers) if held == device]
         has_output = placement.output == device
@@ -43,9 +45,9 @@ def compute_bytes(
             continue
         first = 0 in layers
         needed = _replay(shape, settings, batch, masks, layers, output=has_output, embedding=first)
-        # pipeline parallelism keeps more copies of what enters a device: masks, and rows of the embedding or of a layer
-        rows = (4 if first else 1) * shape.embedding_length * _F * batch.tokens
-        more = (placement.copies - 1) * (sum(masks.values()) + rows)
+        # pipeline parallelism keeps more copies of what enters a device: inputs, rows of the embedding or of a layer
+        more = (placement.copies - 1) * (inputs + (4 if first else 1) * row)
+        more += row if placement.copies > 1 and not first else 0
         found[device] = needed + more + _streamed_cache(shape, context, settings, placement, layers)
     return found
 
@@ -53,6 +55,16 @@ def compute_bytes(
 def _embedding_bytes(shape: ModelShape, batch: Batch, copies: int) -> int:
     rows = 4 + 2 * (copies - 1)
     return rows * shape.embedding_length * _F * batch.tokens + 12 * _F * batch.tokens
+
+
+def _rotation_bytes(shape: ModelShape, settings: KvSettings) -> int:
+    """The Hadamard matrices of quantized caches, for each kind of attention cache (graph.py: Builder._rotation)."""
+    total = 0
+    for slides in {layer.swa for layer in shape.cached_layers}:
+        layer = next(layer for layer in shape.cached_layers if layer.swa is slides)
+        total += rotation_bytes(layer.key_length, settings.of(layer.index).k, widest=True)
+        total += rotation_bytes(layer.value_length, settings.of(layer.index).v, widest=False)
+    return total
 
 
 def _streamed_cache(

@@ -54,6 +54,19 @@ class Batch:
         )
 
 
+def rotation_bytes(length: int, type_name: str, *, widest: bool) -> int:
+    """The Hadamard matrix that quantized rows are turned by (src/llama-kv-cache.cpp:314-345); 0 where none is.
+
+    For K its side is the largest power of two that divides the head (`widest`), for V 64.
+    """
+    if not storage_type(type_name).quantized or length <= 0 or length % 64:
+        return 0
+    side = 64
+    while widest and length % (2 * side) == 0:
+        side *= 2
+    return side * side * _F
+
+
 class Builder:
     """Rebuilds the graph of an architecture from its tensor names, in the order in which ggml evaluates it."""
 
@@ -217,18 +230,15 @@ class Builder:
         return q, k, v
 
     def _turns(self, layer: LayerShape, which: str) -> bool:
-        """Quantized rows are rotated by a Hadamard matrix (src/llama-kv-cache.cpp:314-345)."""
         tier = self.settings.of(layer.index)
         length, name = (layer.key_length, tier.k) if which == "k" else (layer.value_length, tier.v)
-        return storage_type(name).quantized and length > 0 and length % 64 == 0
+        return rotation_bytes(length, name, widest=which == "k") > 0
 
     def _rotation(self, layer: LayerShape, which: str) -> int:
-        """The matrix: for K as large as a power of two that divides the head, for V 64."""
-        side = 64
-        while which == "k" and layer.key_length % (2 * side) == 0:
-            side *= 2
+        tier = self.settings.of(layer.index)
+        length, name = (layer.key_length, tier.k) if which == "k" else (layer.value_length, tier.v)
         kind = "swa" if layer.swa else "main"
-        return self.given(f"{which} rotation {kind}", side * side * _F)
+        return self.given(f"{which} rotation {kind}", rotation_bytes(length, name, widest=which == "k"))
 
     def _attend(self, layer: LayerShape, q: int, value_length: int) -> int:
         graph = self.graph
