@@ -91,7 +91,7 @@ MUTATIONS: Mapping[str, tuple[str, ...]] = {
     "compute.load": ('"auto"', '"none"', '"mmap"', '"mlock"', '"mmap+mlock"', '"dio"'),
     "compute.rpc": ("[]",),
     "serve.metrics": ("true", "false"),
-    "model.alias": ('"a"', '"a b"', '""'),
+    "model.alias": ('"a"', '"a b"', '"é/x:1"'),
     "model.chat_template": ('"chatml"', '"llama3"', '"no-such"', '"{{ bad"', '"missing.jinja"'),
     "model.mmproj": ('"missing.gguf"', '"{model}"'),
     "model.lora": ('[{ path = "missing.gguf" }]', '[{ path = "{model}" }]'),

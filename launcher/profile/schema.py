@@ -53,7 +53,7 @@ class Model(Table):
         None, description="A file on a model hub, where there is a network.", examples=["owner/repo:Q4_K_M"]
     )
     sha256: v.Sha256 = Field(None, description="The model's checksum: checked once, remembered by size and mtime.")
-    alias: v.Text = Field(None, description="The name that clients see. Default: the profile's name.")
+    alias: v.Alias = Field(None, description="The name that clients see. Default: the profile's name.")
     mmproj: v.OptionalFile = Field(None, description="The projector of a multimodal model (GGUF).")
     chat_template: v.Template = Field(None, description="A template's name that the engine knows, or a file.")
     draft: Draft | None = Field(None, description="Speculative decoding.")

@@ -243,6 +243,18 @@ def _text(value: Any) -> str:
     return value
 
 
+def _alias(value: Any) -> str:
+    """One name: the engine splits at commas, strips each, and drops what is empty (common/arg.cpp, --alias)."""
+    text = _text(value)
+    if not text or text != text.strip() or "," in text:
+        raise BadValue(
+            "KV004",
+            f"{shown(text)} is not one name: the engine splits it at commas and strips blanks",
+            'write for example "coder"',
+        )
+    return text
+
+
 def _matching(pattern: str, what: str, example: str) -> Callable[[Any], str]:
     def read(value: Any) -> str:
         if re.fullmatch(pattern, text := _text(value)) is None:
@@ -296,7 +308,7 @@ def _endpoint(value: Any) -> str:
 
 
 def _host(value: Any) -> str:
-    if not (text := _text(value)) or any(char.isspace() for char in text):
+    if not (text := _text(value)) or "," in text or any(char.isspace() for char in text):
         raise BadValue("KV004", f"{shown(text)} is not an address", 'write for example "127.0.0.1", or "run/kv.sock"')
     return text
 
@@ -521,7 +533,7 @@ CpuMoe = Annotated[
     ),
 ]
 Name = Annotated[str, _As(_matching(_NAME, _NAME_WORDS, 'name = "agents"'), _text_like(_NAME))]
-Text = Annotated[str | None, _As(_text, _STRING)]
+Alias = Annotated[str | None, _As(_alias, _text_like(r"[^,\s]([^,]*[^,\s])?"))]
 Texts = Annotated[tuple[str, ...], _As(_list(_text, "strings"), _STRINGS)]
 Sha256 = Annotated[str | None, _As(_sha256, _text_like("[0-9a-fA-F]{64}"))]
 Hub = Annotated[str | None, _As(_matching(_HUB, "a hub reference", '"owner/repo:Q4_K_M"'), _text_like(_HUB))]

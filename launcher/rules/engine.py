@@ -207,7 +207,10 @@ def value_wrong(case: Case) -> Iterator[Found]:
             yield from _buffers(case, place, value)
         elif argument.is_any("--mmproj-device", "--spec-draft-device"):
             known = ["none", *(device.id for device in devices(case))]
-            for name in value.split(","):
+            names = value.split(",")
+            if len(names) > 1 and argument.is_any("--mmproj-device"):
+                yield Found(place, "a projector goes to one device", "name one")
+            for name in names:
                 if name not in known and not name.startswith("RPC"):
                     yield Found(place, f'"{name}" is no device of this machine', f"it has {', '.join(known)}")
         # <0|1> is a number to the engine, which takes any
@@ -350,6 +353,23 @@ def rotation_off(case: Case) -> Iterator[Found]:
 def engines_own_config(case: Case) -> Iterator[Found]:
     if case.files.config is not None and case.files.config != Path():
         yield Found("engine", f"{case.files.config} is read by the engine before all that kvlaunch tells it")
+
+
+@rule(
+    "KV811",
+    "option-without-effect",
+    Severity.WARNING,
+    Act.IGNORE,
+    why="The engine still takes the option and says in its log that it does nothing (common/arg.cpp, `deprecated`).",
+    cost="Nothing happens.",
+    help="leave it away",
+    example=Example(_MODEL + '[engine]\nargs = ["--defrag-thold", "0.1"]\n'),
+    counter=Example(_MODEL),
+)
+def option_without_effect(case: Case) -> Iterator[Found]:
+    for argument in _arguments(case):
+        if argument.is_any("--defrag-thold"):
+            yield Found(f"engine.args.{argument.index}", f"{argument.flag} does nothing any more")
 
 
 def _arguments(case: Case) -> Iterator[Argument]:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from launcher.errors import KvlaunchError, ProfileError, UsageError
 from launcher.profile.faults import FAULTS
 from launcher.profile.load import load_profile
-from launcher.profile.tier import Tier
+from launcher.profile.tier import Layers, Tier
 
 from .conftest import MODEL, Faults, Load, Write
 
@@ -173,7 +173,8 @@ def test_a_shipped_profile_is_extended_by_name(write: Write) -> None:
         ("kv.heads={ gpu_fraction = 0.25 }", "kv.heads.gpu_fraction", 0.25),
         ('compute.devices=["A", "B"]', "compute.devices", ("A", "B")),
         ("model.alias=a=b", "model.alias", "a=b"),
-        ("model.alias=", "model.alias", ""),
+        ("model.chat_template='{{ a }}'", "model.chat_template", "{{ a }}"),
+        ("kv.host_layers=", "kv.host_layers", Layers()),
         ("model.alias=a\nb = 1", "model.alias", "a\nb = 1"),
         ("model.alias=1\nb = 1", "model.alias", "1\nb = 1"),
         ("name=n", "name", "n"),
