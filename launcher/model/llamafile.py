@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import struct
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from launcher.errors import ProfileError
+
+if TYPE_CHECKING:
+    import zipfile
 
 _PROGRAMS = (b"MZ", b"\x7fELF", b"#!", b"PK\x03\x04", b"\xcf\xfa\xed\xfe", b"jartsr='")
 _LOCAL_HEADER = 30  # bytes of a zip local file header before the name (APPNOTE 4.3.7)
@@ -34,6 +36,8 @@ def find_member(path: Path, file: BinaryIO, head: bytes, wanted: str | None = No
     """
     if not head.startswith(_PROGRAMS):
         return None
+    import zipfile  # 10 ms, and hardly any model needs it
+
     try:
         file.seek(0)
         with zipfile.ZipFile(file) as archive:
