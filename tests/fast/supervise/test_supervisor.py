@@ -7,12 +7,13 @@ import os
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.bench.instance import gone
+from launcher.bench.instance import Instance, free_port, gone
 from launcher.supervise import proc
-from launcher.supervise.spec import Expected
+from launcher.supervise.spec import Expected, LaunchSpec
 
 if TYPE_CHECKING:
     from conftest import Stage
@@ -164,8 +165,6 @@ def test_systemd_is_told(stage: Stage) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ear:
         ear.bind(str(address))
         ear.settimeout(10)
-        from launcher.bench.instance import Instance
-
         instance = Instance(stage.spec(), env={"NOTIFY_SOCKET": str(address), "WATCHDOG_USEC": "400000"})
         stage.started.append(instance)
         heard = ""
@@ -181,8 +180,6 @@ def test_systemd_is_told(stage: Stage) -> None:
 def test_a_metrics_page(stage: Stage) -> None:
     import http.client
 
-    from launcher.bench.instance import free_port
-
     port = free_port()
     stage.launch(metrics=f"127.0.0.1:{port}").ready()
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
@@ -190,3 +187,74 @@ def test_a_metrics_page(stage: Stage) -> None:
     text = connection.getresponse().read().decode()
     assert 'kvlaunch_state{name="f",state="ready"} 1' in text
     assert Path(f"/proc/{stage.started[0].pid}").exists()
+
+
+def _reload(instance: Instance, fresh: LaunchSpec, *, beside: bool = False, dry_run: bool = False) -> str:
+    answer = instance.client.ask({"do": "reload", "spec": fresh.as_json(), "beside": beside, "dry_run": dry_run})
+    way = answer["reload"]["way"]
+    assert isinstance(way, str)
+    return way
+
+
+def test_reload_takes_the_way_that_interrupts_least(stage: Stage) -> None:
+    instance = stage.launch()
+    instance.ready()
+    engine, spec = instance.engine, instance.spec
+    larger = replace(spec, argv=("-c", "1024", "--alias", "f"), expected=Expected(slots=1, per_slot=1024, alias="f"))
+
+    assert _reload(instance, larger, dry_run=True) == "restart"
+    assert _reload(instance, replace(spec, stop_timeout=3.0)) == "at-once"
+    assert instance.engine == engine
+
+    assert _reload(instance, larger, beside=True) == "hand-over"
+    status = instance.ready(but_not=engine)
+    assert (status["slots"][0]["size"], status["restarts"]) == (1024, 0)
+    assert gone(engine)
+    assert instance.http("GET", "/props")[0] == 200
+
+    engine = instance.engine
+    assert _reload(instance, spec) == "restart"
+    assert instance.ready(but_not=engine)["slots"][0]["size"] == 512
+    assert instance.status["url"].endswith(f":{spec.port}")
+
+    engine = instance.engine
+    moved = replace(spec, port=free_port())
+    assert _reload(instance, moved, beside=True) == "restart"
+    assert instance.ready(but_not=engine)["url"].endswith(f":{moved.port}")
+    assert instance.http("GET", "/props")[0] == 200
+
+
+def test_a_candidate_that_is_not_what_was_planned_is_sent_away_when_strict(stage: Stage) -> None:
+    instance = stage.launch(strict=True)
+    instance.ready()
+    engine = instance.engine
+    fresh = replace(instance.spec, argv=("-c", "256", "--alias", "f"))  # but 512 are still expected
+    assert _reload(instance, fresh, beside=True) == "hand-over"
+    end = time.monotonic() + 10
+    while not any(event.get("stage") == "failed" for event in instance.client.events()) and time.monotonic() < end:
+        time.sleep(0.05)
+    (failed,) = [event for event in instance.client.events() if event.get("stage") == "failed"]
+    assert failed["reason"] == "context per slot: planned 512, the engine has 256"
+    assert instance.engine == engine
+    assert instance.status["state"] == "ready"
+
+
+def test_the_engine_dies_while_another_loads(stage: Stage) -> None:
+    """The candidate is sent away, and the policy starts the engine that was: no two, no none."""
+    instance = stage.launch()
+    instance.ready()
+    engine = instance.engine
+    stage.bend("hang")  # so that the candidate is not ready at once
+    assert _reload(instance, replace(instance.spec, argv=("-c", "1024", "--alias", "f")), beside=True) == "hand-over"
+    time.sleep(0.3)
+    os.kill(engine, signal.SIGKILL)
+    time.sleep(0.3)
+    stage.straighten("hang")
+    status = instance.ready(but_not=engine)
+    assert status["slots"][0]["size"] == 512
+    time.sleep(0.3)
+    assert len([pid for pid in proc.descendants(instance.pid) if "fake_engine" in _words(pid)]) == 1
+
+
+def _words(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text()
