@@ -113,8 +113,20 @@ class Demand:
     measured: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
     def parts(self) -> tuple[KvPart, ...]:
-        """The cache of the main model."""
-        return kv_parts(self.shape, self.context, self.settings, self.placement.cache)
+        """The cache of the main model. Tensor split cuts every layer's heads by the shares."""
+        parts = kv_parts(self.shape, self.context, self.settings, self.placement.cache)
+        if self.placement.split != "tensor" or not self.placement.cuts_matrices:
+            return parts
+        return tuple(cut for part in parts for cut in _cut(part, self.placement))
+
+
+def _cut(part: KvPart, placement: Placement) -> Iterator[KvPart]:
+    if part.device == HOST:
+        yield part
+        return
+    k_bytes, v_bytes = placement.divided(part.k_bytes), placement.divided(part.v_bytes)
+    for device in placement.devices:
+        yield replace(part, device=device, k_bytes=k_bytes[device], v_bytes=v_bytes[device])
 
 
 def ledger(demand: Demand) -> tuple[LedgerLine, ...]:

@@ -56,6 +56,17 @@ class Placement:
     shares: tuple[float, ...] = ()
     split: str = "layer"
 
+    def divided(self, size: int) -> dict[str, int]:
+        """What each device gets of something that row or tensor split cuts by the shares; rounding goes to the last."""
+        points = _split_points(self.shares, len(self.devices))
+        ends = [round(size * point) for point in points[:-1]] + [size]
+        return {device: end - begin for device, begin, end in zip(self.devices, [0, *ends], ends, strict=False)}
+
+    @property
+    def cuts_matrices(self) -> bool:
+        """Row and tensor split: each matrix of a device layer lies on all devices, by the shares."""
+        return self.split in ("row", "tensor") and len(self.devices) > 1
+
     @property
     def copies(self) -> int:
         """Copies of the graph's inputs: 4 with pipeline parallelism (src/llama-context.cpp:436-470), else 1."""
@@ -157,7 +168,9 @@ def weights_by_device(shape: ModelShape, placement: Placement, loading: Loading 
     copied = 0
     for tensor in shape.tensors:
         device = tensor_device(shape, placement, tensor)
-        total[device] = total.get(device, 0) + tensor.size
+        cut = placement.cuts_matrices and device != HOST and len(tensor.dims) > 1
+        for holder, size in (placement.divided(tensor.size) if cut else {device: tensor.size}).items():
+            total[holder] = total.get(holder, 0) + size
         if device == HOST:
             low, high = ranges.get(tensor.file, (tensor.offset, 0))
             ranges[tensor.file] = (min(low, tensor.offset), max(high, tensor.offset + tensor.size))

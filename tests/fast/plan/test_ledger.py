@@ -89,6 +89,14 @@ def test_devices_come_before_the_host(smollm2):
     assert _line(demand, "kv", "CUDA0").bytes + _line(demand, "kv").bytes == 180 * MIB
 
 
+def test_tensor_split_cuts_the_cache_too(smollm2):
+    placement = place(smollm2, devices=["CUDA0", "CUDA1"], weights=(3, 1), split="tensor")
+    demand = replace(_demand(smollm2), placement=placement)
+    assert (_line(demand, "kv", "CUDA0").bytes, _line(demand, "kv", "CUDA1").bytes) == (135 * MIB, 45 * MIB)
+    rows = replace(demand, placement=replace(placement, split="row"))
+    assert _line(rows, "kv", "CUDA0").bytes == 24 * 6 * MIB  # by layers, as ever
+
+
 def test_what_was_measured_wins(smollm2):
     demand = _demand(smollm2, measured={("kv", HOST): 123, ("prompt-cache", HOST): 5})
     line = _line(demand, "kv")

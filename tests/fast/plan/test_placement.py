@@ -125,6 +125,15 @@ def test_auto_gives_up_experts_before_layers(mixture):
     assert choose_layers(mixture, lambda layers, experts: layers == 0) == (0, 0)
 
 
+@pytest.mark.parametrize("split", ["row", "tensor"])
+def test_matrices_are_cut_by_the_shares(mixture, split):
+    placement = place(mixture, devices=["CUDA0", "CUDA1"], weights=(3, 1), split=split)
+    weights = weights_by_device(mixture, placement, Loading(mapped=False))
+    on_devices = weights["CUDA0"].bytes + weights["CUDA1"].bytes
+    assert on_devices + weights[HOST].bytes == mixture.tensor_bytes
+    assert weights["CUDA0"].bytes / on_devices == pytest.approx(0.75, abs=0.01)
+
+
 def test_inputs_are_copied_for_a_pipeline(smollm2):
     assert place(smollm2, devices=["CUDA0", "CUDA1"]).copies == 4
     assert place(smollm2, devices=["CUDA0"]).copies == 1
