@@ -5,18 +5,20 @@ Implements the Reporter that builder and model sources call. Without a terminal:
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from typing import TYPE_CHECKING, TextIO
 
 from launcher.cli.render import colour
-from launcher.units import format_bytes, format_duration
+from launcher.supervise.view import timed
+from launcher.units import format_bytes
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 _NAME_WIDTH = 8
-_DETAIL_WIDTH = 58
+_INSTANT = ("check", "plan")  # a bar would only flicker, and its library take longer than they do
 _PLAIN_STEPS = 10  # without a terminal a long stage says how far it is so many times
 
 
@@ -26,7 +28,7 @@ class Stages:
     def __init__(self, stream: TextIO = sys.stderr, quiet: bool = False) -> None:
         self._stream = stream
         self._quiet = quiet
-        self._live = not quiet and stream.isatty()
+        self._live = not quiet and stream.isatty() and os.environ.get("TERM") != "dumb"
         self._name = ""
         self._detail = ""
         self._began = 0.0
@@ -39,7 +41,8 @@ class Stages:
         words = f"{detail}  {format_bytes(size)}" if size is not None else detail
         self._name, self._detail, self._began, self._told = name, words, time.monotonic(), 0
         if self._live:
-            self._open_bar()
+            if name not in _INSTANT:
+                self._open_bar()
         elif not self._quiet and self._slow_stage():
             self._say(f"{name:<{_NAME_WIDTH}}  {detail} …")
 
@@ -59,10 +62,10 @@ class Stages:
         """The stage is done; its line stays. `seconds`: None takes our own clock."""
         self._close_bar()
         if not self._quiet:
-            took = format_duration(time.monotonic() - self._began if seconds is None else seconds)
+            took = time.monotonic() - self._began if seconds is None else seconds
             detail = self._detail + (f"  {note}" if note else "")
             mark = colour(f"{name:<{_NAME_WIDTH}}", "green", stream=self._stream)
-            self._say(f"{mark}  {detail:<{_DETAIL_WIDTH}}  {took:>12}")
+            self._say(f"{mark}  {timed(detail, took, self._stream)}")
         self._name = ""
 
     def note(self, text: str) -> None:

@@ -13,13 +13,28 @@ from typing import Any, TextIO
 from launcher.units import format_bytes, format_duration
 
 _NAME_WIDTH = 8
-_DETAIL_WIDTH = 58
+_TIME_WIDTH = 10
+_LINE_WIDTH = 78
 _BAR = 24
 _COLOURS = {"green": "32", "yellow": "33", "red": "31", "dim": "2"}
 
 _LOCAL = ("http://127.", "http://[::1]", "http://localhost", "unix:")
 _ONLY_IN_PUBLIC = "security: no API key is set"
 """A warning of the engine's that alarms for nothing while only this machine can reach it."""
+
+
+def columns(stream: TextIO) -> int:
+    """The width of the terminal; 80 where there is none."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or 80
+    except (OSError, ValueError):
+        return 80
+
+
+def timed(detail: str, seconds: float, stream: TextIO) -> str:
+    """What stands after a stage's name: the detail, and at the right edge how long it took."""
+    width = max(min(_LINE_WIDTH, columns(stream) - 1) - _NAME_WIDTH - _TIME_WIDTH - 4, 0)
+    return f"{detail:<{width}}  {format_duration(seconds):>{_TIME_WIDTH}}"
 
 
 class View:
@@ -95,8 +110,8 @@ class View:
         label = f"{name:<{_NAME_WIDTH}}"
         if self._colour:
             label = f"\033[{_COLOURS[colour]}m{label}\033[0m"
-        took = f"{detail:<{_DETAIL_WIDTH}}  {format_duration(seconds):>12}" if seconds is not None else detail
-        print(f"{label}  {took}", file=self._stream, flush=True)
+        rest = timed(detail, seconds, self._stream) if seconds is not None else detail
+        print(f"{label}  {rest}", file=self._stream, flush=True)
 
     def _bar(self, fraction: float | None, resident: int) -> None:
         if not self._live:
@@ -104,6 +119,7 @@ class View:
         full = round((fraction or 0) * _BAR)
         bar = "━" * full + "╌" * (_BAR - full) if fraction is not None else ""
         words = f"{'load':<{_NAME_WIDTH}}  {self._name}  {bar}  {format_bytes(resident)}"
+        words = words[: columns(self._stream) - 1]  # a line that wraps could not be cleared
         print(f"\r\033[2K{words}", end="", file=self._stream, flush=True)
         self._bar_shown = True
 

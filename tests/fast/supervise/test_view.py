@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import io
 
+import pytest
+
 from launcher.supervise.view import View
 
 
@@ -59,3 +61,12 @@ def test_a_person_sees_warnings_but_not_those_that_mean_nothing_here() -> None:
     assert not any("security" in text for text in shown(state("ready", "degraded"), records=records))
     public = state("ready", "degraded", url="http://192.0.2.1:8080")
     assert any("security" in text for text in shown(public, records=records))
+
+
+@pytest.mark.parametrize(("columns", "width"), [(200, 78), (80, 78), (60, 59)])
+def test_a_stage_line_does_not_wrap(columns: int, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launcher.supervise.view.columns", lambda _: columns)
+    (line,) = shown({"event": "spawn", "pid": 1, "model_bytes": 98362432}, state("degraded", "loading", reason="slow"))[
+        :1
+    ]
+    assert len(line) == width and line.endswith(" s")
