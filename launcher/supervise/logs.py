@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import signal
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -117,6 +118,8 @@ class _Writer:
         self._size = 0
 
     def run(self) -> None:
+        # a signal goes to any thread that does not block it: at the end the main thread does, and we must not take it
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         # imported here: it costs 40-80 ms, and the spawn should not wait for it
         from structlog.processors import JSONRenderer
 

@@ -17,7 +17,7 @@ _WORDS = {
 }
 _SUPERVISORS_OWN = (
     "start_stall", "stop_timeout", "hang_timeout", "deep_probe", "restart", "strict", "fallback", "replan", "idle_stop",
-    "tally_window", "tally_limit", "backoff", "stable_after", "profile", "sets", "memory", "measured_file",
+    "tally_window", "tally_limit", "backoff", "stable_after", "profile", "sets", "directory", "memory", "measured_file",
     "expected", "model_bytes",
 )  # fmt: skip
 
@@ -65,10 +65,13 @@ def _changes(old: LaunchSpec, fresh: LaunchSpec) -> list[str]:
             lines.append(f"{option}: {_shown(before.get(option))} -> {_shown(after.get(option))}")
     was, becomes = old.as_json(), fresh.as_json()
     for key in was:
-        if key in ("argv", "memory", "measured_file", "replan"):
+        if key in ("argv", "memory", "measured_file", "replan", "expected"):
             continue
         if was[key] != becomes[key]:
-            lines.append(f"{key}: {was[key]!r} -> {becomes[key]!r}" if key != "expected" else "what is expected of it")
+            lines.append(f"{key}: {was[key]!r} -> {becomes[key]!r}")
+    # what it must report when it is ready follows from the rest, and is a line where nothing else would be one
+    if not lines and was["expected"] != becomes["expected"]:
+        lines.append("what it must report to be ready")
     return lines
 
 

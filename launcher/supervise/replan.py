@@ -24,6 +24,7 @@ async def replan(spec: LaunchSpec, given_up: tuple[str, ...]) -> LaunchSpec:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
+            cwd=spec.directory or None,
         )
         out, err = await asyncio.wait_for(process.communicate(), _LIMIT)
         if process.returncode != 0:

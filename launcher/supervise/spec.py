@@ -106,6 +106,8 @@ class LaunchSpec:
     engine_key: str = ""
     profile: str = ""
     sets: tuple[str, ...] = ()
+    directory: str = ""
+    """Where relative paths in `sets` start from."""
 
     @property
     def hosts(self) -> tuple[str, ...]:
