@@ -176,7 +176,7 @@ def run(server: Path, models: Mapping[str, Path], quick: bool, seed: int, count:
     """The body of `bench rules`: rows, checks, and every miss and false alarm with its profile.
 
     The zoo is a folder of small models that the engine's own `test-llama-archs -o FOLDER` writes, one for each
-    architecture; KVLAUNCH_BENCH_ZOO names it.
+    architecture; KVLAUNCH_BENCH_ZOO names it. `first` and `count` take a part of a seed's profiles.
     """
     began = time.monotonic()
     wanted = count or (_QUICK if quick else _FULL)
@@ -188,9 +188,9 @@ def run(server: Path, models: Mapping[str, Path], quick: bool, seed: int, count:
     if not zoo:
         score.skipped["architectures of the zoo: KVLAUNCH_BENCH_ZOO names no folder"] = 1
     with tempfile.TemporaryDirectory(prefix="kvlaunch-rules-") as folder:
-        for number in range(wanted):
+        for number in range(first, first + wanted):
             if quick and time.monotonic() - began > 100:
-                score.skipped["out of time"] += wanted - number
+                score.skipped["out of time"] += first + wanted - number
                 break
             specimen = lab.specimen(number, random.Random(f"{seed}/{number}"), Path(folder))
             if isinstance(specimen, str):

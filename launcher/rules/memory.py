@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from launcher.diagnostic import Severity
+from launcher.model.layers import Memory
 from launcher.plan.verdict import Fit
 from launcher.rules.case import Case
 from launcher.rules.facts import windowed
@@ -122,8 +123,13 @@ def prompt_cache_beyond_ram(case: Case) -> Iterator[Found]:
     counter=Example(_MODEL + "[kv]\nswa_full = true\n", ("a model with sliding windows",)),
 )
 def swa_full_without_windows(case: Case) -> Iterator[Found]:
-    if case.profile.kv.swa_full and not windowed(case.model):
+    if not case.profile.kv.swa_full:
+        return
+    if not windowed(case.model):
         yield Found("kv.swa_full", "this model has no sliding windows")
+    elif case.model.memory is Memory.DSV4:
+        # src/llama-model.cpp:2998: its windows lie beside compressed rows, which can't be kept whole
+        yield Found("kv.swa_full", f"the windows of {case.model.arch} can't keep the whole context")
 
 
 def _turned(case: Case, key: str) -> str:
