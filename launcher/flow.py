@@ -78,13 +78,15 @@ def read_case(
     machine: Machine | None = None,
     engine_help: Path | None = None,
     engine: Engine | None = None,
+    directory: Path | None = None,
 ) -> Case:
-    """Read everything and judge it; `machine`: None looks at this box.
+    """Read everything and judge it; `machine`: None looks at this box; `directory`: where relative paths in `sets`
+    start from, if not from the working directory.
 
     Raises ProfileError for a document that can't be read, with all its faults.
     """
     here = places()
-    profile = load_profile(ref, sets, os.environ)
+    profile = load_profile(ref, sets, os.environ, directory=directory)
     # [env] may name the GPUs: CUDA_VISIBLE_DEVICES
     machine = machine or with_measured(probe(environ={**os.environ, **profile.env}), here.cache / FOLDER)
     capability = read_capability(profile, here, engine_help, engine)
@@ -135,7 +137,8 @@ def concede(case: Case, name: str) -> Case:
         return overall(with_context(plan, per_slot)[2]) is not Fit.NO
 
     sets = concession(name, case.profile, case.capability.options, plan.split.per_slot, fits)
-    return read_case(str(case.profile.file), [*case.profile.sets, *sets], machine=case.machine)
+    here = Path(case.profile.sets_directory) if case.profile.sets else None
+    return read_case(str(case.profile.file), [*case.profile.sets, *sets], machine=case.machine, directory=here)
 
 
 def case_for_model(model: Path, name: str, slots: int) -> Case:

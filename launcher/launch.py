@@ -135,6 +135,7 @@ def build_spec(case: Case, *, detached: bool) -> LaunchSpec:
         measured_file=str(measured_file(case.places.cache, key, case.model, plan.settings)) if key else "",
         profile=str(profile.file),
         sets=profile.sets,
+        directory=profile.sets_directory,
     )
     if supervise.hang_timeout != "auto":
         spec = replace(spec, hang_timeout=supervise.hang_timeout)

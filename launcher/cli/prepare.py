@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher import reserve
 from launcher.cli.instances import refuse_running
 from launcher.cli.stages import Stages
+from launcher.errors import ProfileError
 from launcher.flow import Case, judge, read_case, refine
 from launcher.launch import build_spec, describe, fetch_model, require_good
 from launcher.plan.kv import HOST
@@ -48,7 +50,12 @@ def prepare_reload(old: LaunchSpec, memory: Sequence[Mapping[str, Any]], stages:
     `memory`: what the running one takes, as its status says. What doesn't fit even in its place is refused.
     """
     stages.stage("check", old.profile)
-    case = read_case(old.profile, old.sets)
+    case = read_case(old.profile, old.sets, directory=Path(old.directory) if old.directory else None)
+    if case.profile.name != old.name:
+        raise ProfileError(
+            f"{old.profile} is named {case.profile.name} now, and an instance keeps its name",
+            help=f'`kvlaunch down {old.name}` and `kvlaunch up {old.profile}`, or write name = "{old.name}"',
+        )
     stages.done("check", note=summary(case.diagnostics) if case.diagnostics else "")
     case = refine(_with_model_and_engine(case, stages, anyway=True))
     assert case.plan is not None

@@ -46,8 +46,9 @@ def load_profile(
     file = find_profile(ref, env)
     loading = _Loading(env)
     layer = loading.read(file)
+    here = (directory or Path.cwd()) if sets else Path()
     for argument in sets:
-        layer = lay_over(layer, loading.read_set(argument, directory or Path.cwd()))
+        layer = lay_over(layer, loading.read_set(argument, here))
     # an empty layer of a broken file would only be told that it is empty
     profile = loading.build(layer, file) if loading.readable or layer.data else None
     if loading.faults or profile is None:
@@ -57,6 +58,7 @@ def load_profile(
     profile._shown = str(file)
     profile._sources = (*loading.sources[:-1], absolute)
     profile._sets = tuple(sets)
+    profile._sets_directory = str(here) if sets else ""
     profile._written = {dotted(key): origin.place for key, origin in layer.origins.items()}
     return profile
 

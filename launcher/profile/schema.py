@@ -224,6 +224,7 @@ class Profile(Table):
     _file: Path = PrivateAttr()
     _shown: str = PrivateAttr("")
     _sets: tuple[str, ...] = PrivateAttr(())
+    _sets_directory: str = PrivateAttr("")
     _sources: tuple[Path, ...] = PrivateAttr(())
     _written: Mapping[str, Place | None] = PrivateAttr({})
 
@@ -241,6 +242,11 @@ class Profile(Table):
     def sets(self) -> tuple[str, ...]:
         """The `--set` arguments, as given: remembered for restart and reload."""
         return self._sets
+
+    @property
+    def sets_directory(self) -> str:
+        """Where relative paths in `sets` start from: remembered with them. Empty where there are none."""
+        return self._sets_directory
 
     def is_set(self, key: str) -> bool:
         """Whether somebody wrote this dotted key: in the file, in one it extends, or with `--set`."""

@@ -193,7 +193,9 @@ def test_set_of_the_environment_is_literal(load: Load) -> None:
 
 def test_a_path_in_set_is_relative_to_where_it_was_typed(write: Write, tmp_path: Path) -> None:
     file = write(MODEL, "sub/p.toml")
-    assert load_profile(file, ["model.path=x.gguf"], {}, directory=tmp_path).model.path == tmp_path / "x.gguf"
+    profile = load_profile(file, ["model.path=x.gguf"], {}, directory=tmp_path)
+    assert profile.model.path == tmp_path / "x.gguf"
+    assert profile.sets_directory == str(tmp_path)  # remembered, for a reload from another folder
 
 
 @pytest.mark.parametrize("argument", ["slots", "=3", "a..b=3", "", "extends=x.toml", ".=1"])
