@@ -172,7 +172,9 @@ class Score:
     told: Counter[str] = field(default_factory=Counter)
 
 
-def run(server: Path, models: Mapping[str, Path], quick: bool, seed: int, count: int | None = None) -> dict[str, Any]:
+def run(
+    server: Path, models: Mapping[str, Path], quick: bool, seed: int, count: int | None = None, first: int = 0
+) -> dict[str, Any]:
     """The body of `bench rules`: rows, checks, and every miss and false alarm with its profile.
 
     The zoo is a folder of small models that the engine's own `test-llama-archs -o FOLDER` writes, one for each
