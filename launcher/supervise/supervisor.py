@@ -25,6 +25,7 @@ from launcher.supervise.classes import Exit, ExitClass
 from launcher.supervise.control import Control, Feed, Reply
 from launcher.supervise.files import InstanceFiles
 from launcher.supervise.handover import Handover
+from launcher.supervise.http1 import NoAnswer
 from launcher.supervise.journal import Journal
 from launcher.supervise.logs import Log, Record, now
 from launcher.supervise.measured import keep_measured
@@ -41,6 +42,8 @@ _CHORES = 5.0
 _LONG_WAIT = 5.0
 """A pause before the next try that is longer than this is answered with 503 rather than with silence."""
 _STATUS_PATIENCE = 0.1
+_ADAPTERS_PATIENCE = 30.0
+"""It is done between two batches."""
 _SAVING, _SAVING_LIMIT = 1 << 20, 9
 _SAVING_LOOK = 0.5
 """At the stop limit: an engine that writes 1 MiB in the next moment is saving, and gets a second more, and again."""
@@ -319,7 +322,16 @@ class Supervisor:
 
     # --- taking a changed profile -------------------------------------------------------------------------------------
 
-    def _reload(self, request: Reply) -> Reply:
+    async def _scale_adapters(self, scales: tuple[float, ...]) -> None:
+        """Raises NoAnswer."""
+        if self._engine is None:
+            raise NoAnswer("it has just ended")
+        data = [{"id": n, "scale": scale} for n, scale in enumerate(scales)]
+        answer = await self._engine.endpoint.post("/lora-adapters", data, _ADAPTERS_PATIENCE)
+        if answer.status != 200:
+            raise NoAnswer(f"/lora-adapters says {answer.status}")
+
+    async def _reload(self, request: Reply) -> Reply:
         try:
             fresh = LaunchSpec.from_json(request["spec"])
         except (KeyError, SpecError) as error:
@@ -328,6 +340,11 @@ class Supervisor:
         if not request.get("dry_run"):
             if self._handover is not None:
                 return {"ok": False, "error": "a reload is under way"}
+            if how.scales:
+                try:
+                    await self._scale_adapters(how.scales)
+                except NoAnswer as error:
+                    return {"ok": False, "error": f"the engine does not take the new scales: {error}"}
             self._take_spec(how.way, how.adopt(self.spec, fresh))
         return {"ok": True, "seq": self.journal.last, "reload": how.as_json()}
 
@@ -421,7 +438,7 @@ class Supervisor:
                 self.tell(Ask(Wish(wish), str(request.get("by") or f"asked to {wish}")))
                 return {"ok": True, "seq": self.journal.last}
             case "reload":
-                return self._reload(request)
+                return await self._reload(request)
             case "metrics":
                 return {"ok": True, "metrics": await self._metrics()}
             case "last-exit":

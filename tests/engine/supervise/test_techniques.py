@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -53,3 +54,37 @@ def test_slots_name_their_sessions_and_counters_move(launch: Launch, takes_sessi
         status = instance.status
     assert status["counters"]["predicted_tokens"] >= before["predicted_tokens"] + 4
     assert "ada" in [slot["session"] for slot in status["slots"]]
+
+
+def test_adapters_are_scaled_anew_without_a_restart(launch: Launch, tmp_path: Path) -> None:
+    adapter = tmp_path / "adapter.gguf"
+    _write_adapter(adapter)
+    plain = launch(name="plain")
+    argv = plain.spec.argv
+    plain.close()
+    instance = launch(argv=(*argv, "--lora-scaled", f"{adapter}:1"))
+    instance.ready()
+    engine = instance.engine
+    assert instance.http("GET", "/lora-adapters")[1][0]["scale"] == 1.0
+    fresh = replace(instance.spec, argv=(*argv, "--lora-scaled", f"{adapter}:0.25"))
+    answer = instance.client.ask({"do": "reload", "spec": fresh.as_json()})
+    assert answer["reload"]["way"] == "at-once"
+    assert instance.http("GET", "/lora-adapters")[1][0]["scale"] == 0.25
+    assert instance.engine == engine
+
+
+def _write_adapter(path: Path) -> None:
+    """A LoRA of rank 1 on one matrix of SmolLM2-135M (hidden size 576)."""
+    import gguf
+    import numpy as np
+
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_type("adapter")
+    writer.add_string("adapter.type", "lora")
+    writer.add_float32("adapter.lora.alpha", 1.0)
+    for part, shape in (("a", (1, 576)), ("b", (576, 1))):
+        writer.add_tensor(f"blk.0.attn_q.weight.lora_{part}", np.full(shape, 0.01, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
