@@ -69,7 +69,9 @@ MUTATIONS: Mapping[str, tuple[str, ...]] = {
     "kv.reuse.checkpoints": ("0", "1", "32"),
     "kv.reuse.similarity": ("0.0", "0.5", "1.0"),
     "kv.reuse.affinity": ('"auto"', "true", "false"),
-    "kv.eviction": ('{ policy = "keydiff" }', '{ policy = "positional" }', '{ policy = "keydiff", recent = 64 }'),
+    "kv.eviction": ('{ policy = "keydiff" }', '{ policy = "positional" }', '{ policy = "keydiff", recent = 64 }',
+        '{ policy = "keydiff", layer = 0 }', '{ policy = "keydiff", layer = 1 }', '{ policy = "keydiff", layer = 99 }',
+    ),
     "kv.pool": ("{ shared_prefix = true }", "{ shared_prefix = false }"),
     "kv.residency": ('"auto"', '"off"', '"cpu"', '"gpu"', '"heads"', '"stream"'),
     "kv.neo": ('"auto"', '"off"', '"on"'),
@@ -129,7 +131,9 @@ MUTATIONS: Mapping[str, tuple[str, ...]] = {
 # What a start shows of the rules: refusals and deaths but for those that come later, and these changes. The others
 # show in answers, under load, on other machines, or not at all; they are not counted either way.
 _LATER = frozenset({"KV201", "KV204", "KV306", "KV605", "KV606", "KV711"})
-_CHANGES = frozenset({"KV101", "KV105", "KV107", "KV111", "KV113", "KV114", "KV205", "KV304", "KV501", "KV504"})
+_CHANGES = frozenset(
+    {"KV101", "KV105", "KV107", "KV111", "KV113", "KV114", "KV205", "KV304", "KV416", "KV501", "KV504"}
+)
 _STOPS = (Act.REFUSE, Act.CRASH)
 # Keys that decide one thing together: what is told at one of them was told.
 _FAMILIES = (

@@ -98,7 +98,7 @@ class Eviction(Table):
         "positional", description="What a shift discards: the oldest tokens, or those whose keys say the least."
     )
     recent: v.TokenCount = Field(Tokens(256), description="So many newest tokens are never discarded.")
-    layer: v.LayerIndex = Field(-1, description="The layer whose keys are compared; -1: the last.")
+    layer: v.LayerIndex = Field(-1, description="The layer whose keys are compared; -1: one in the middle.")
     mode: Literal["window", "scattered"] = Field("window", description="Discard one run of tokens, or single ones.")
 
 

@@ -468,7 +468,7 @@ _HUB = r"[\w.-]+/[\w.-]+(:[\w.-]+)?"
 
 Count = Annotated[int, _As(_count(0, "a count"), _integer(0))]
 Positive = Annotated[int, _As(_count(1, "this count"), _integer(1))]
-LayerIndex = Annotated[int, _As(_count(-1, "a layer (-1: the last)"), _integer(-1))]
+LayerIndex = Annotated[int, _As(_count(-1, "a layer (-1: one in the middle)"), _integer(-1))]
 SchemaNumber = Annotated[int, _As(_count(0, "a schema's number"), {"type": "integer", "minimum": 0, "maximum": 1})]
 Port = Annotated[int, _As(_port, {"type": "integer", "minimum": 0, "maximum": 65535})]
 TokenCount = Annotated[Tokens, _As(_tokens(0), {"anyOf": [_integer(0), _TOKEN_TEXT]})]

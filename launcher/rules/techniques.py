@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from launcher.diagnostic import Severity
 from launcher.model.layers import Memory
 from launcher.rules.case import Case
-from launcher.rules.facts import flash, has_device, recurs, windowed
+from launcher.rules.facts import attention_layers, flash, has_device, recurs, shift_stops, windowed
 from launcher.rules.rule import Act, Example, Found, Needs, rule, rules_of
 
 _MODEL = '[model]\npath = "model.gguf"\n[context]\nper_slot = 4096\n'
@@ -321,6 +321,41 @@ def no_cache_to_work_on(case: Case) -> Iterator[Found]:
     ):
         if on:
             yield Found(key, f"{case.model.arch} has no cache of K and V: {key} has nothing to work on")
+
+
+@rule(
+    "KV416",
+    "keydiff-cannot-compare",
+    Severity.ERROR,
+    Act.IGNORE,
+    needs=Needs.MODEL,
+    why="Keys are compared within one layer of the full-attention cache; compressed keys (MLA) and other kinds of "
+    "memory can't be, and the engine then discards the oldest tokens (patch 0010, llama_memory_seq_key_scores).",
+    cost="The oldest tokens are discarded, whatever they say.",
+    example=Example(
+        _MODEL + 'shift = true\n[kv]\nswa_full = true\neviction = { policy = "keydiff", layer = 0 }\n', _WINDOWS
+    ),
+    counter=Example(
+        _MODEL + 'shift = true\n[kv]\nswa_full = true\neviction = { policy = "keydiff", layer = 5 }\n', _WINDOWS
+    ),
+)
+def keydiff_cannot_compare(case: Case) -> Iterator[Found]:
+    eviction, shape = case.profile.kv.eviction, case.model
+    if eviction.policy != "keydiff" or not case.profile.context.shift or shift_stops(case):
+        return
+    if shape.is_mla:
+        yield Found("kv.eviction.policy", "the keys of this model are compressed (MLA)", 'write policy = "positional"')
+    elif shape.memory not in (Memory.KV, Memory.ISWA, Memory.HYBRID, Memory.HYBRID_ISWA):
+        yield Found("kv.eviction.policy", f"{shape.arch} has no keys to compare", 'write policy = "positional"')
+    elif eviction.layer >= 0:
+        two_caches = shape.memory in (Memory.ISWA, Memory.HYBRID_ISWA)
+        good = [layer.index for layer in attention_layers(shape) if not (two_caches and layer.swa)]
+        if eviction.layer not in good:
+            yield Found(
+                "kv.eviction.layer",
+                f"layer {eviction.layer} has no keys in the cache that is shifted",
+                f"write layer = {good[len(good) // 2]}, or -1" if good else "write layer = -1",
+            )
 
 
 RULES = rules_of(globals())

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from launcher.engine.options import OPTIONS
-from launcher.plan.techniques import choose
+from launcher.profile.faults import dotted, known_keys
+from launcher.profile.schema import Profile
 from launcher.rules.active import EXPECTATIONS, Seen, inactive
 
 START = [
@@ -59,23 +60,20 @@ def test_other_figures_than_planned() -> None:
     assert keys({**TOLD, "unified": True}, START) == ["context.unified"]
 
 
-def test_a_patch_reports_itself() -> None:
-    told = {"session_affinity": True, "residency": "heads"}
-    assert keys(told, [], {"kvlaunch": {"affinity": True, "residency": False}}) == ["kv.residency"]
-    assert keys(told, [], {}) == []
+def test_a_key_of_props_that_a_patch_brings() -> None:
+    assert keys({"kv_telemetry": True}, [], {"total_slots": 1}) == ["kv"]
+    assert keys({"kv_telemetry": True}, [], {"total_slots": 1, "kv": {}}) == []
+    assert keys({"kv_telemetry": True}, [], {}) == [], "nobody asked /props yet"
 
 
 def test_a_slot_without_speculation() -> None:
     assert keys({"spec_type": "draft-simple"}, [], {}, [{"speculative": False}]) == ["model.draft"]
 
 
-def test_every_technique_has_an_expectation() -> None:
+def test_expectations_are_of_options_that_there_are() -> None:
     assert {one.setting for one in EXPECTATIONS} <= set(OPTIONS)
-    settings_only = {"host_layers", "device_budget", "listen_fd", "pcie_autodetect", "pcie_bandwidth"}
-    parameters = {name for name in OPTIONS if name.startswith(("rest_kv_", "prefix_pool_", "state_"))}
-    covered = {one.setting for one in EXPECTATIONS}
-    assert {name for name, option in OPTIONS.items() if option.patch} - settings_only - parameters <= covered
-    assert callable(choose)
+    assert {one.key for one in EXPECTATIONS} <= {dotted(key) for key in known_keys(Profile)}
+    assert all(one.denied or one.shown or one.prop for one in EXPECTATIONS)
 
 
 def test_the_supervisor_can_ask_without_paying_for_profiles() -> None:
