@@ -225,7 +225,7 @@ def step(machine: Machine, message: Message, setting: Setting, now: float) -> St
         case Planned(given_up) if machine.state is State.STARTING:
             return replace(machine, given_up=given_up), ()
         case Switched(pid) if machine.state in SERVING:
-            return replace(machine, pid=pid, ready_at=now, cause="reload"), ()
+            return replace(machine, pid=pid, ready_at=now, given_up=(), cause="reload"), ()
         case CannotStart(kind, line) if machine.state is State.STARTING:
             return _dead(machine, kind, line, setting, now, dice=0.5)
         case Fault(kind, line) if machine.state in ALIVE - {State.DRAINING}:

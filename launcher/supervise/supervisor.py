@@ -24,26 +24,22 @@ from launcher.supervise.address import Address
 from launcher.supervise.classes import Exit, ExitClass
 from launcher.supervise.control import Control, Feed, Reply
 from launcher.supervise.files import InstanceFiles
-from launcher.supervise.handover import Handover
-from launcher.supervise.http1 import NoAnswer
 from launcher.supervise.journal import Journal
 from launcher.supervise.logs import Log, Record, now
 from launcher.supervise.measured import keep_measured
 from launcher.supervise.notify import Notifier
 from launcher.supervise.orphans import Orphans
 from launcher.supervise.process import Keeper
-from launcher.supervise.reload import judge
+from launcher.supervise.reloading import Reloader
 from launcher.supervise.replan import CannotReplan, replan
 from launcher.supervise.running import Running
-from launcher.supervise.spec import LaunchSpec, SpecError
+from launcher.supervise.spec import LaunchSpec
 from launcher.supervise.states import SERVING, Ask, Machine, Message, State, Wish
 
 _CHORES = 5.0
 _LONG_WAIT = 5.0
 """A pause before the next try that is longer than this is answered with 503 rather than with silence."""
 _STATUS_PATIENCE = 0.1
-_ADAPTERS_PATIENCE = 30.0
-"""It is done between two batches."""
 _SAVING, _SAVING_LIMIT = 1 << 20, 9
 _SAVING_LOOK = 0.5
 """At the stop limit: an engine that writes 1 MiB in the next moment is saving, and gets a second more, and again."""
@@ -68,9 +64,7 @@ class Supervisor:
         self._notifier = Notifier(os.environ)
         self._address = Address(spec, files)
         self._engine: Running | None = None
-        self._old: set[Running] = set()
-        """Handed over: they answer what they have begun, and end."""
-        self._handover: Handover | None = None
+        self._reloader = Reloader(self)
         self._planned_without: tuple[str, ...] = ()
         self._preparing: asyncio.Task[None] | None = None
         self._last_exit: dict[str, Any] | None = None
@@ -87,14 +81,14 @@ class Supervisor:
         """Until the instance is over; its exit code."""
         self._catch_signals()
         if killed := leftover.reap(self._files):
-            self._say("warn", f"ended what an earlier supervisor had left behind: pid {', '.join(map(str, killed))}")
+            self.say("warn", f"ended what an earlier supervisor had left behind: pid {', '.join(map(str, killed))}")
         # the engine's start comes first: a client can wait for the socket while it loads
         self.tell(states.Begin())
         while not self._inbox.empty():
             self._take(self._inbox.get_nowait())
         await self._control.open()
-        self._go(self._control.keep())
-        self._go(self._chores())
+        self.go(self._control.keep())
+        self.go(self._chores())
         if self.spec.metrics:
             await self._open_page(self.spec.metrics)
         while self._finished is None:
@@ -133,7 +127,7 @@ class Supervisor:
                 if given_up == self._planned_without and not self._must_settle():
                     self._spawn()
                 else:
-                    self._preparing = self._go(self._prepare_and_spawn(given_up))
+                    self._preparing = self.go(self._prepare_and_spawn(given_up))
             case states.Terminate():
                 self._end(Running.terminate)
             case states.Kill():
@@ -180,7 +174,7 @@ class Supervisor:
             last_exit=self._last_exit if ended_badly else None,
         )
         level = "error" if here.state is State.FAILED else "warn" if here.state in _UNWELL else "info"
-        self._say(level, f"{before.state} -> {here.state}: {here.reason or here.cause}")
+        self.say(level, f"{before.state} -> {here.state}: {here.reason or here.cause}")
         self._files.write("status", self.status())
         self._tell_systemd()
         if here.state in SERVING and before.state not in SERVING and self._engine is not None:
@@ -197,13 +191,13 @@ class Supervisor:
         if here.state is State.BACKOFF and here.next_try is not None:
             pause = here.next_try - time.monotonic()
             if pause > _LONG_WAIT:
-                self._go(self._address.open_desk(here.reason or "", round(pause) + 1))
+                self.go(self._address.open_desk(here.reason or "", round(pause) + 1))
         elif here.state is State.FAILED and self._finished is None:
-            self._go(self._address.open_desk(here.reason or "", 60))
+            self.go(self._address.open_desk(here.reason or "", 60))
         elif here.state is State.STOPPED and self._finished is None:
             self._address.watch(lambda: self.tell(Ask(Wish.WAKE, "a connection")))
         elif before.state in (State.BACKOFF, State.FAILED):
-            self._go(self._address.close_desk())
+            self.go(self._address.close_desk())
 
     # --- the engine ---------------------------------------------------------------------------------------------------
 
@@ -249,7 +243,7 @@ class Supervisor:
 
     async def _prepare_and_spawn(self, given_up: tuple[str, ...]) -> None:
         if self._must_settle() and (read := settle.nvml_reader()) is not None and not await settle.settled(read):
-            self._say("warn", "device memory was still being given back after 10 s")
+            self.say("warn", "device memory was still being given back after 10 s")
         if given_up == self._planned_without:
             self._spawn()
         else:
@@ -279,10 +273,7 @@ class Supervisor:
         self._spawn()
 
     def _end(self, how: Callable[[Running], None]) -> None:
-        if self._handover is not None:
-            self._handover.cancel()
-        for old in self._old:
-            how(old)
+        self._reloader.end(how)
         if self._engine is not None:
             how(self._engine)
             return
@@ -295,12 +286,8 @@ class Supervisor:
         self.journal.add("progress", keep=False, fraction=fraction, bytes=resident)
 
     def engine_ended(self, engine: Running, end: Exit) -> None:
-        if engine in self._old:
-            self._old.discard(engine)
-            self.journal.add("reload", stage="old-ended", pid=engine.pid, exit=str(end))
+        if self._reloader.has_ended(engine, end):
             return
-        if self._handover is not None:
-            self._handover.cancel()
         here = self._machine
         kind, line = engine.classify(end)
         ours = here.next is not states.Next.JUDGE
@@ -312,7 +299,7 @@ class Supervisor:
             "line": None if ours else here.last_line if here.fault else line,
             "at": now(),
         }
-        self._say("info", f"the engine has ended: {end} ({shown})")
+        self.say("info", f"the engine has ended: {end} ({shown})")
         self.journal.add("exit", pid=engine.pid, **self._last_exit)
         if not ours:
             self._deaths[str(shown)] += 1
@@ -320,48 +307,15 @@ class Supervisor:
         self._engine = None
         self.tell(states.Died(kind, line or str(end), random.random()))
 
-    # --- taking a changed profile -------------------------------------------------------------------------------------
+    # --- for the reloader ---------------------------------------------------------------------------------------------
 
-    async def _scale_adapters(self, scales: tuple[float, ...]) -> None:
-        """Raises NoAnswer."""
-        if self._engine is None:
-            raise NoAnswer("it has just ended")
-        data = [{"id": n, "scale": scale} for n, scale in enumerate(scales)]
-        answer = await self._engine.endpoint.post("/lora-adapters", data, _ADAPTERS_PATIENCE)
-        if answer.status != 200:
-            raise NoAnswer(f"/lora-adapters says {answer.status}")
+    @property
+    def engine(self) -> Running | None:
+        return self._engine
 
-    async def _reload(self, request: Reply) -> Reply:
-        try:
-            fresh = LaunchSpec.from_json(request["spec"])
-        except (KeyError, SpecError) as error:
-            return {"ok": False, "error": f"no launch to take: {error}"}
-        how = judge(self.spec, fresh, serving=self._machine.state in SERVING, beside=bool(request.get("beside")))
-        if not request.get("dry_run"):
-            if self._handover is not None:
-                return {"ok": False, "error": "a reload is under way"}
-            if how.scales:
-                try:
-                    await self._scale_adapters(how.scales)
-                except NoAnswer as error:
-                    return {"ok": False, "error": f"the engine does not take the new scales: {error}"}
-            self._take_spec(how.way, how.adopt(self.spec, fresh))
-        return {"ok": True, "seq": self.journal.last, "reload": how.as_json()}
-
-    def _take_spec(self, way: str, fresh: LaunchSpec) -> None:
-        self.journal.add("reload", stage="begin", way=way)
-        if way == "hand-over":
-            self._handover = Handover(self, fresh)
-            self._go(self._handover.run())
-            return
-        self.adopt(fresh)
-        if way == "restart":
-            if not fresh.listen_fd or fresh.hosts != tuple(self._address.hosts) or fresh.port != self._address.asked:
-                self._address.close()
-                self._address = Address(fresh, self._files)
-            self.tell(Ask(Wish.RESTART, "reload"))
-        else:
-            self.journal.add("reload", stage="done", way=way)
+    @property
+    def serves(self) -> bool:
+        return self._machine.state in SERVING
 
     def adopt(self, fresh: LaunchSpec) -> None:
         """From now on this is the launch. The running engine stays what it is."""
@@ -370,38 +324,26 @@ class Supervisor:
         self._planned_without = ()
         self._files.write("launch", fresh.as_json())
 
-    def switch(self, engine: Running, tell_ready: Message) -> None:
-        """The second engine answers: it is the one from now on, and the first takes no more."""
+    def restart_as(self, fresh: LaunchSpec) -> None:
+        """Stop, and start as that. The public address is kept where it can be."""
+        self.adopt(fresh)
+        held = fresh.listen_fd and (fresh.hosts, fresh.port) == (self._address.hosts, self._address.asked)
+        if not held:
+            self._address.close()
+            self._address = Address(fresh, self._files)
+        self.tell(Ask(Wish.RESTART, "reload"))
+
+    def is_old(self, engine: Running) -> bool:
+        return engine in self._reloader.old
+
+    def switch(self, engine: Running, verdict: Message) -> Running | None:
+        """Another engine is ours from now on. Returns the one before."""
         old, self._engine = self._engine, engine
-        self._handover = None
-        if old is not None:
-            old.unwatch()
-            self._old.add(old)
-            old.child.signal(signal.SIGUSR1)
-            self._go(self._see_off(old))
         engine.retell(self.tell)
         engine.serving()
         self.tell(states.Switched(engine.pid))
-        self.tell(tell_ready)
-        self.journal.add("reload", stage="switched", pid=engine.pid)
-
-    def owns(self, engine: Running) -> bool:
-        """Whether it serves for us (or has, before a hand-over): a candidate doesn't yet."""
-        return engine is self._engine or engine in self._old
-
-    def handover_failed(self, why: str) -> None:
-        self._handover = None
-        self._say("error", f"reload failed, the old engine goes on: {why}")
-        self.journal.add("reload", stage="failed", reason=why)
-
-    async def _see_off(self, old: Running) -> None:
-        """What it has begun it may finish, for as long as a request may hang."""
-        await asyncio.sleep(max(self.spec.hang_timeout, 60.0))
-        if old in self._old:
-            old.terminate()
-            await asyncio.sleep(self.spec.stop_timeout)
-            if old in self._old:
-                old.kill()
+        self.tell(verdict)
+        return old
 
     # --- what others ask ----------------------------------------------------------------------------------------------
 
@@ -438,7 +380,7 @@ class Supervisor:
                 self.tell(Ask(Wish(wish), str(request.get("by") or f"asked to {wish}")))
                 return {"ok": True, "seq": self.journal.last}
             case "reload":
-                return await self._reload(request)
+                return await self._reloader.answer(request)
             case "metrics":
                 return {"ok": True, "metrics": await self._metrics()}
             case "last-exit":
@@ -455,7 +397,7 @@ class Supervisor:
         try:
             self._page = await metrics.serve(where, self._metrics)
         except (OSError, ValueError) as error:
-            self._say("error", f"no metrics page on {where}: {error}")
+            self.say("error", f"no metrics page on {where}: {error}")
 
     def _tell_systemd(self) -> None:
         here = self._machine
@@ -487,13 +429,13 @@ class Supervisor:
         while True:
             await asyncio.sleep(pause)
             self._keeper.check()
-            engines = [engine.pid for engine in (*self._old, self._engine) if engine is not None]
+            engines = [engine.pid for engine in (*self._reloader.old, self._engine) if engine is not None]
             self._orphans.reap([*engines, self._keeper.pid or 0])
             self._log.flush_fold()
             if self._notifier.watchdog:
                 self._notifier.say(WATCHDOG="1")
             used_at = self._engine.used_at if self._engine is not None else None
-            if self.spec.idle_stop and self.spec.listen_fd and used_at is not None and self._handover is None:
+            if self.spec.idle_stop and self.spec.listen_fd and used_at is not None and not self._reloader.busy:
                 idle = time.monotonic() - used_at
                 if idle >= self.spec.idle_stop:
                     self.tell(Ask(Wish.IDLE, f"unused for {idle:.0f} s"))
@@ -502,10 +444,10 @@ class Supervisor:
         tally = [{"class": str(death.kind), "healthy": round(death.healthy, 1)} for death in self._machine.deaths]
         self._files.write("tally", {"schema": 1, "at": now(), "deaths": tally})
 
-    def _say(self, level: str, text: str) -> None:
+    def say(self, level: str, text: str) -> None:
         self._log.add("supervisor", level, text)
 
-    def _go(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def go(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
@@ -514,7 +456,7 @@ class Supervisor:
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._say("error", f"a fault of ours: {type(error).__name__}: {error}")
+            self.say("error", f"a fault of ours: {type(error).__name__}: {error}")
 
     async def _close(self) -> None:
         # the loop's end puts back the default of these signals: one more TERM would then be our exit code
