@@ -26,6 +26,8 @@ def fetch_model(case: Case, report: Reporter) -> Case:
     """
     model = case.profile.model
     path = case.model
+    if path is not None and case.shape is None:
+        return case  # it can't be read, and the diagnostics say why
     if path is None:
         path = _staged(
             report,

@@ -191,13 +191,7 @@ def _status_text(one: Mapping[str, Any]) -> str:
             f"    slot {slot['id']}  {used:>7} of {slot['size']}  {'busy' if slot.get('busy') else 'idle'}{session}"
         )
     out += [_memory_text(line) for line in one.get("memory") or []]
-    lacking = [
-        name
-        for name, wanted in (one.get("requested") or {}).items()
-        if wanted and not (one.get("active") or {}).get(name)
-    ]
-    if lacking:
-        out.append(f"  asked for, not seen active: {', '.join(lacking)}")
+    out += _technique_texts(one.get("requested") or {}, one.get("active") or {})
     if last := one.get("last_exit"):
         how = f"signal {last['signal']}" if last.get("signal") else f"code {last.get('code')}"
         out.append(
@@ -205,6 +199,15 @@ def _status_text(one: Mapping[str, Any]) -> str:
             + (f"\n    {last['line']}" if last.get("line") else "")
         )
     return "\n".join(out)
+
+
+def _technique_texts(requested: Mapping[str, bool], active: Mapping[str, bool | None]) -> list[str]:
+    """What was asked for, by what the engine shows of it: some techniques show nothing at all."""
+    asked = [name for name, wanted in requested.items() if wanted]
+    on = [name for name in asked if active.get(name) is not False]
+    off = [name for name in asked if active.get(name) is False]
+    lines = [f"  techniques {', '.join(on)}"] if on else []
+    return lines + ([f"  asked for, but not active: {', '.join(off)}"] if off else [])
 
 
 def _memory_text(line: Mapping[str, Any]) -> str:
