@@ -345,10 +345,10 @@ def keydiff_cannot_compare(case: Case) -> Iterator[Found]:
         return
     if shape.is_mla:
         yield Found("kv.eviction.policy", "the keys of this model are compressed (MLA)", 'write policy = "positional"')
-    elif shape.memory not in (Memory.KV, Memory.ISWA, Memory.HYBRID, Memory.HYBRID_ISWA):
+    elif shape.memory not in (Memory.KV, Memory.ISWA, Memory.HYBRID):
         yield Found("kv.eviction.policy", f"{shape.arch} has no keys to compare", 'write policy = "positional"')
     elif eviction.layer >= 0:
-        two_caches = shape.memory in (Memory.ISWA, Memory.HYBRID_ISWA)
+        two_caches = shape.memory is Memory.ISWA
         good = [layer.index for layer in attention_layers(shape) if not (two_caches and layer.swa)]
         if eviction.layer not in good:
             yield Found(
