@@ -75,14 +75,46 @@ async def engines_page(endpoint: Endpoint) -> str:
     return answer.body.decode(errors="replace")
 
 
-async def serve(where: str, text: Callable[[], Awaitable[str]]) -> asyncio.Server:
-    """Answer every GET on `where` (a socket path, or `host:port`) with the page. Raises OSError."""
+class Page:
+    """Answers every GET on `where` (a socket path, or `host:port`; empty: nowhere) with the page."""
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, where: str, text: Callable[[], Awaitable[str]]) -> None:
+        self._where = where
+        self._text = text
+        self._server: asyncio.Server | None = None
+
+    async def open(self) -> str | None:
+        """In words why it can't be; an instance runs without as well."""
+        if not self._where:
+            return None
+        try:
+            self._server = await self._listen()
+        except (OSError, ValueError) as error:
+            return f"no metrics page on {self._where}: {error}"
+        return None
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            if self._where.startswith("/"):
+                Path(self._where).unlink(missing_ok=True)
+
+    async def _listen(self) -> asyncio.Server:
+        if self._where.startswith("/"):
+            Path(self._where).unlink(missing_ok=True)
+            before = os.umask(0o177)
+            try:
+                return await asyncio.start_unix_server(self._answer, self._where, limit=_HEAD)
+            finally:
+                os.umask(before)
+        host, _, port = self._where.rpartition(":")
+        return await asyncio.start_server(self._answer, host or "127.0.0.1", int(port), limit=_HEAD)
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, TimeoutError, asyncio.LimitOverrunError, asyncio.IncompleteReadError):
             async with asyncio.timeout(_PATIENCE):
                 await reader.readuntil(b"\r\n\r\n")
-                body = (await text()).encode()
+                body = (await self._text()).encode()
                 head = (
                     "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
                     f"Connection: close\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -90,13 +122,3 @@ async def serve(where: str, text: Callable[[], Awaitable[str]]) -> asyncio.Serve
                 writer.write(head.encode() + body)
                 await writer.drain()
         writer.close()
-
-    if where.startswith("/"):
-        Path(where).unlink(missing_ok=True)
-        before = os.umask(0o177)
-        try:
-            return await asyncio.start_unix_server(answer, where, limit=_HEAD)
-        finally:
-            os.umask(before)
-    host, _, port = where.rpartition(":")
-    return await asyncio.start_server(answer, host or "127.0.0.1", int(port), limit=_HEAD)

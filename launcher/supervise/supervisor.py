@@ -21,11 +21,12 @@ from typing import Any
 from launcher.errors import AlreadyRunning, PortTaken
 from launcher.supervise import face, leftover, metrics, policy, proc, settle, states
 from launcher.supervise.address import Address
+from launcher.supervise.answers import Answers
 from launcher.supervise.classes import Exit, ExitClass
-from launcher.supervise.control import Control, Feed, Reply
+from launcher.supervise.control import Control
 from launcher.supervise.files import InstanceFiles
 from launcher.supervise.journal import Journal
-from launcher.supervise.logs import Log, Record, now
+from launcher.supervise.logs import Log, now
 from launcher.supervise.measured import keep_measured
 from launcher.supervise.notify import Notifier
 from launcher.supervise.orphans import Orphans
@@ -39,7 +40,6 @@ from launcher.supervise.states import SERVING, Ask, Machine, Message, State, Wis
 _CHORES = 5.0
 _LONG_WAIT = 5.0
 """A pause before the next try that is longer than this is answered with 503 rather than with silence."""
-_STATUS_PATIENCE = 0.1
 _SAVING, _SAVING_LIMIT = 1 << 20, 9
 _SAVING_LOOK = 0.5
 """At the stop limit: an engine that writes 1 MiB in the next moment is saving, and gets a second more, and again."""
@@ -69,11 +69,12 @@ class Supervisor:
         self._preparing: asyncio.Task[None] | None = None
         self._last_exit: dict[str, Any] | None = None
         self._interrupts = 0
-        self._starts = 0
-        self._deaths: Counter[str] = Counter()
-        self._page: asyncio.Server | None = None
+        self.starts = 0
+        self.deaths: Counter[str] = Counter()
+        answers = Answers(self, self._reloader, files, log)
         fallback = Path(spec.state_dir) / "control.sock"
-        self._control = Control(Path(spec.socket), fallback, self._answer, self._subscribe)
+        self._control = Control(Path(spec.socket), fallback, answers.answer, answers.subscribe)
+        self._page = metrics.Page(spec.metrics, answers.metrics)
 
     # --- the owner ----------------------------------------------------------------------------------------------------
 
@@ -89,8 +90,8 @@ class Supervisor:
         await self._control.open()
         self.go(self._control.keep())
         self.go(self._chores())
-        if self.spec.metrics:
-            await self._open_page(self.spec.metrics)
+        if problem := await self._page.open():
+            self.say("error", problem)
         while self._finished is None:
             self._take(await self._inbox.get())
         await self._close()
@@ -99,6 +100,11 @@ class Supervisor:
     def tell(self, message: Message) -> None:
         """For everybody: the only way to the machine."""
         self._inbox.put_nowait(message)
+
+    async def settled(self) -> None:
+        """When everything that has happened already has been taken: only then the state is the truth."""
+        while not self._inbox.empty():
+            await asyncio.sleep(0)
 
     def status(self) -> dict[str, Any]:
         return face.status(
@@ -233,13 +239,13 @@ class Supervisor:
             self._progress,
             on_end,
         )
-        self._starts += 1
+        self.starts += 1
         self.journal.add("spawn", pid=engine.pid, argv=engine.argv, model_bytes=spec.model_bytes)
         return engine
 
     def _must_settle(self) -> bool:
         """A device was in use until just now."""
-        return self._starts > 0 and bool(self.spec.expected.devices)
+        return self.starts > 0 and bool(self.spec.expected.devices)
 
     async def _prepare_and_spawn(self, given_up: tuple[str, ...]) -> None:
         if self._must_settle() and (read := settle.nvml_reader()) is not None and not await settle.settled(read):
@@ -302,7 +308,7 @@ class Supervisor:
         self.say("info", f"the engine has ended: {end} ({shown})")
         self.journal.add("exit", pid=engine.pid, **self._last_exit)
         if not ours:
-            self._deaths[str(shown)] += 1
+            self.deaths[str(shown)] += 1
             self._files.write("last-exit", {**self._last_exit, "argv": engine.argv, "log": list(self._log.ring)})
         self._engine = None
         self.tell(states.Died(kind, line or str(end), random.random()))
@@ -344,60 +350,6 @@ class Supervisor:
         self.tell(states.Switched(engine.pid))
         self.tell(verdict)
         return old
-
-    # --- what others ask ----------------------------------------------------------------------------------------------
-
-    def _subscribe(self, request: Reply) -> Feed | None:
-        """A feed for `events` and `logs`; None for what is answered at once."""
-        follow = bool(request.get("follow"))
-        if request.get("do") == "events":
-            return self.journal.feed(follow=follow, since=int(request.get("since", 0)))
-        if request.get("do") != "logs":
-            return None
-        count = int(request.get("lines", 200))
-        feed = Feed([record for record in self._log.last(count) if _loud(record, request)])
-        if not follow:
-            feed.close()
-            return feed
-
-        def listen(record: Record) -> None:
-            if _loud(record, request):
-                feed.put(record)
-
-        self._log.listeners.append(listen)
-        feed.when_closed = lambda: self._log.forget(listen)
-        return feed
-
-    async def _answer(self, request: Reply) -> Reply:
-        match request.get("do"):
-            case "status":
-                if self._engine is not None:
-                    await self._engine.refresh(_STATUS_PATIENCE)
-                while not self._inbox.empty():  # what has happened already is part of the truth
-                    await asyncio.sleep(0)
-                return {"ok": True, "status": self.status()}
-            case "stop" | "kill" | "restart" as wish:
-                self.tell(Ask(Wish(wish), str(request.get("by") or f"asked to {wish}")))
-                return {"ok": True, "seq": self.journal.last}
-            case "reload":
-                return await self._reloader.answer(request)
-            case "metrics":
-                return {"ok": True, "metrics": await self._metrics()}
-            case "last-exit":
-                return {"ok": True, "last_exit": self._files.read("last-exit")}
-            case "spec":
-                return {"ok": True, "spec": self.spec.as_json()}
-        return {"ok": False, "error": f"unknown request {request.get('do')!r}"}
-
-    async def _metrics(self) -> str:
-        ours = metrics.page(self.status(), self._deaths, self._log.counts, self._starts)
-        return ours + (await metrics.engines_page(self._engine.endpoint) if self._engine is not None else "")
-
-    async def _open_page(self, where: str) -> None:
-        try:
-            self._page = await metrics.serve(where, self._metrics)
-        except (OSError, ValueError) as error:
-            self.say("error", f"no metrics page on {where}: {error}")
 
     def _tell_systemd(self) -> None:
         here = self._machine
@@ -467,8 +419,7 @@ class Supervisor:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._control.close()
-        if self._page is not None:
-            self._page.close()
+        self._page.close()
         await self._address.close_desk()
         self._address.close()
         self._keeper.close()
@@ -478,14 +429,6 @@ def _setting(spec: LaunchSpec) -> states.Setting:
     return states.Setting(
         rules=policy.Rules.of(spec), stop_timeout=spec.stop_timeout, strict=spec.strict, linger=spec.detached
     )
-
-
-_LEVELS = ("debug", "info", "warn", "error")
-
-
-def _loud(record: Record, request: Reply) -> bool:
-    wanted = request.get("level", "debug")
-    return _LEVELS.index(record["level"]) >= (_LEVELS.index(wanted) if wanted in _LEVELS else 0)
 
 
 def take_name(spec: LaunchSpec) -> InstanceFiles:
