@@ -36,6 +36,8 @@ def show_plan(case: Case, *, verbose: bool) -> None:
     print(f"  {_cache(case, plan)}")
     active = [name for name, on in plan.techniques.active.items() if on]
     print(f"  techniques: {', '.join(active) or 'none'}; options known from {case.capability.source}")
+    for note in case.machine.notes:
+        print(f"  {colour(note, 'yellow')}")
     for verdict in plan.devices:
         print()
         _device(plan, verdict, verbose)

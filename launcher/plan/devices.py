@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from launcher.machine.types import Device, DeviceKind, Machine
 from launcher.plan.kv import HOST
@@ -45,7 +45,7 @@ def rooms(machine: Machine, used: tuple[Used, ...], reserved: Mapping[str, int])
     found = {HOST: Room(memory.limit or memory.total, memory.available, reserved.get(HOST, 0))}
     for device in used:
         room = device.room
-        found[device.id] = Room(room.total, room.free, reserved.get(device.id, 0))
+        found[device.id] = replace(room, reserved=reserved.get(device.id, 0))
     return found
 
 
@@ -63,7 +63,7 @@ def _fits(device: Device, backend: str) -> bool:
 
 def _local(device: Device, backend: str) -> Used:
     kind = backend if backend in _PREFIX else _backend(device)
-    return Used(device.id, kind, Room(device.memory_total, device.memory_free))
+    return Used(device.id, kind, _room(device))
 
 
 def _backend(device: Device) -> str:
@@ -75,5 +75,8 @@ def _backend(device: Device) -> str:
 
 def _worker(number: int, machine: Machine) -> Used:
     known = machine.device(f"RPC{number}")
-    room = Room(known.memory_total, known.memory_free) if known else Room(None, None)
-    return Used(f"RPC{number}", "rpc", room)
+    return Used(f"RPC{number}", "rpc", _room(known) if known else Room(None, None))
+
+
+def _room(device: Device) -> Room:
+    return Room(device.memory_total, device.memory_free, host_share=device.memory_shared or 0)

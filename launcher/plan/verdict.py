@@ -30,12 +30,16 @@ class Fit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What one device has. None: could not be learnt, and nothing is claimed of it."""
+    """What one device has. None: could not be learnt, and nothing is claimed of it.
+
+    reserved    promised to other starts that are under way
+    host_share  bytes of `total` that are host RAM: what is taken of them is taken from the host as well
+    """
 
     total: int | None
     free: int | None
     reserved: int = 0
-    """Promised to other starts that are under way."""
+    host_share: int = 0
 
     @property
     def usable(self) -> int | None:
@@ -85,10 +89,25 @@ class DeviceVerdict:
 def judge(lines: Sequence[LedgerLine], rooms: Mapping[str, Room]) -> tuple[DeviceVerdict, ...]:
     """A verdict for every device that the ledger names, in its order."""
     devices = dict.fromkeys(line.device for line in lines)
+    rooms = _without_borrowed(lines, rooms)
     return tuple(
         _judge(device, [line for line in lines if line.device == device], rooms.get(device, Room(None, None)))
         for device in devices
     )
+
+
+def _without_borrowed(lines: Sequence[LedgerLine], rooms: Mapping[str, Room]) -> Mapping[str, Room]:
+    """The rooms with the host's less what devices without memory of their own (APUs, unified boxes) take of it."""
+    sharing = {device: room.host_share for device, room in rooms.items() if room.host_share and device != HOST}
+    host = rooms.get(HOST)
+    if not sharing or host is None:
+        return rooms
+    taken = dict.fromkeys(sharing, 0)
+    for line in lines:
+        if line.device in taken:
+            taken[line.device] += line.bytes
+    borrowed = sum(min(taken[device], share) for device, share in sharing.items())
+    return {**rooms, HOST: replace(host, reserved=host.reserved + borrowed)}
 
 
 def overall(verdicts: Sequence[DeviceVerdict]) -> Fit:

@@ -95,3 +95,14 @@ def test_a_device_without_room_for_its_driver_says_what_to_do():
     (found,) = judge(lines, {"CUDA0": Room(24 * GIB, 100 * MIB)})
     assert found.fit is Fit.NO and found.key == "compute.backend"
     assert "412.0 MiB too much for its driver" in found.advice and '"cpu"' in found.advice
+
+
+def test_memory_that_a_device_shares_with_the_host_counts_once():
+    """An APU: the 6 GiB on the device and the 6 GiB on the host come out of the same 10 GiB of RAM."""
+    lines = [_line("weights", 6 * GIB, device="Vulkan0"), _line("kv", 6 * GIB, "context.per_slot")]
+    rooms = {HOST: Room(16 * GIB, 10 * GIB), "Vulkan0": Room(8 * GIB, 8 * GIB, host_share=8 * GIB)}
+    device, host = judge(lines, rooms)
+    assert (device.device, device.fit) == ("Vulkan0", Fit.FITS)
+    assert (host.fit, host.short) == (Fit.NO, 2 * GIB)
+    own = judge(lines, {**rooms, "Vulkan0": Room(8 * GIB, 8 * GIB)})
+    assert overall(own) is Fit.FITS
