@@ -130,10 +130,8 @@ MUTATIONS: Mapping[str, tuple[str, ...]] = {
 
 # What a start shows of the rules: refusals and deaths but for those that come later, and these changes. The others
 # show in answers, under load, on other machines, or not at all; they are not counted either way.
-_LATER = frozenset({"KV201", "KV204", "KV306", "KV605", "KV606", "KV711"})
-_CHANGES = frozenset(
-    {"KV101", "KV105", "KV107", "KV111", "KV113", "KV114", "KV304", "KV416", "KV501", "KV504"}
-)
+_LATER = frozenset({"KV201", "KV204", "KV306", "KV606", "KV711"})
+_CHANGES = frozenset({"KV101", "KV105", "KV107", "KV111", "KV113", "KV114", "KV304", "KV416", "KV501", "KV504"})
 _STOPS = (Act.REFUSE, Act.CRASH)
 # Keys that decide one thing together: what is told at one of them was told.
 _FAMILIES = (

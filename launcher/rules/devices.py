@@ -120,7 +120,7 @@ def tensor_split_impossible(case: Case) -> Iterator[Found]:
 def main_gpu_not_there(case: Case) -> Iterator[Found]:
     compute = case.profile.compute
     count = len(compute.devices) or len(devices(case)) + len(compute.rpc)
-    if count and case.is_set("compute.main_gpu") and compute.main_gpu >= count:
+    if compute.split == "none" and count and compute.main_gpu >= count:
         yield Found("compute.main_gpu", f"main_gpu = {compute.main_gpu}, but there are {count} devices")
 
 
