@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from launcher.profile.values import BadValue
+from launcher.profile.bad import BadValue
 
 # Every key whose value is a path, `*` for any index; a test holds this list to the schema's own types.
 PATH_KEYS = frozenset(

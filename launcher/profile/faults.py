@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from launcher.diagnostic import Diagnostic, Place, Severity
-from launcher.profile.values import BadItems, BadValue, near, not_one_of, shown, wrong_type
+from launcher.profile.bad import BadItems, BadValue, near, not_one_of, shown, wrong_type
 
 Path = tuple[str | int, ...]
 

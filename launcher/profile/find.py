@@ -8,7 +8,7 @@ from pathlib import Path
 
 from launcher.errors import ProfileError
 from launcher.paths import places, shipped
-from launcher.profile.values import near
+from launcher.profile.bad import near
 
 SYSTEM = Path("/etc/kvlaunch")
 

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from launcher.diagnostic import Diagnostic, Place
 from launcher.errors import ProfileError, UsageError
+from launcher.profile.bad import BadValue, near, shown
 from launcher.profile.document import MODEL_SOURCES, Layer, Origin, Unreadable, lay_over, parse, parse_set, read_file
 from launcher.profile.expand import expand_variables, is_path, resolve
 from launcher.profile.faults import Path as Key
@@ -23,7 +24,6 @@ from launcher.profile.find import find_profile
 from launcher.profile.find import is_path as is_file_reference
 from launcher.profile.schema import SCHEMA, Profile
 from launcher.profile.tier import parse_layers
-from launcher.profile.values import BadValue, near, shown
 
 _LONGEST_CHAIN = 32
 # `name` says who the instance is, the other two what the file itself is

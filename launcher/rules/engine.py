@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from launcher.diagnostic import Severity
 from launcher.engine.options import OPTIONS, owner_of, spelling
-from launcher.profile.values import near
+from launcher.profile.bad import near
 from launcher.rules.arguments import Argument, split_arguments
 from launcher.rules.case import Case
 from launcher.rules.facts import devices, quantized, tiers
@@ -351,7 +350,7 @@ def rotation_off(case: Case) -> Iterator[Found]:
     counter=Example(_MODEL),
 )
 def engines_own_config(case: Case) -> Iterator[Found]:
-    if case.files.config is not None and case.files.config != Path():
+    if case.files.config is not None:
         yield Found("engine", f"{case.files.config} is read by the engine before all that kvlaunch tells it")
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from textwrap import fill, indent
 
 from launcher.errors import UsageError
+from launcher.profile.bad import near
 from launcher.profile.faults import FAULTS
-from launcher.profile.values import near
 from launcher.rules.book import RULES, find_rule
 from launcher.rules.rule import Act, Example, Rule
 

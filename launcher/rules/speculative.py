@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from launcher.diagnostic import Severity
 from launcher.model.layers import Memory
-from launcher.profile.values import near
+from launcher.profile.bad import near
 from launcher.rules.case import Case
 from launcher.rules.rule import Act, Example, Found, Needs, rule, rules_of
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from launcher.profile.readers import read_duration, read_size, write_duration, write_size
 from launcher.profile.tier import CACHE_TYPES, Layers, Tier, parse_layers, parse_tier
-from launcher.profile.values import read_duration, read_size, write_duration, write_size
 
 from .conftest import MODEL, Faults, Load
 
