@@ -113,7 +113,7 @@ def _apply_hunks(lines: list[bytes], patch: str, name: str, hunks: Sequence[Hunk
         start = max(hunk.line - 1, 0) if hunk.old else hunk.line
         at = _find(lines, hunk, taken, start + moved)
         if at is None:
-            failures.append(Failure(patch, name, number, hunk.line, _why(lines, hunk)))
+            failures.append(Failure(patch, name, number, hunk.line, _why(lines, hunk, start + moved)))
             continue
         moved = at - start
         result += lines[taken:at]
@@ -135,9 +135,8 @@ def _find(lines: list[bytes], hunk: Hunk, lowest: int, expected: int) -> int | N
     return None
 
 
-def _why(lines: list[bytes], hunk: Hunk) -> str:
-    """The first line at the expected place that differs: what a person looks for."""
-    start = max(hunk.line - 1, 0)
+def _why(lines: list[bytes], hunk: Hunk, start: int) -> str:
+    """The first line that differs where the hunk should stand, by what the ones before it moved."""
     for offset, expected in enumerate(hunk.old):
         found = lines[start + offset] if start + offset < len(lines) else None
         if found != expected:
