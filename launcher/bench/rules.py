@@ -366,6 +366,11 @@ def upper_bound(events: int, trials: int, confidence: float = 0.95) -> float:
     return high
 
 
+def _lines(specimen: Specimen) -> str:
+    """The keys of a specimen in one line."""
+    return "; ".join(line for line in specimen.text.splitlines() if not line.startswith(("schema", "model.path")))
+
+
 def _body(score: Score, seed: int, seconds: float) -> dict[str, Any]:
     missed = len({specimen.number for specimen, _, _ in score.misses})
     alarmed = len({specimen.number for specimen, _ in score.alarms})
@@ -386,6 +391,11 @@ def _body(score: Score, seed: int, seconds: float) -> dict[str, Any]:
         hits = score.hits[family]
         rows.append(row(family, "recall", round(hits / (hits + missing), 4) if hits + missing else None, "ratio"))
         rows.append(row(family, "precision", round(hits / (hits + alarms), 4) if hits + alarms else None, "ratio"))
+    # every miss and false alarm by name, with the lines that make it again
+    for one, key, what in score.misses[:_SHOWN_MISSES]:
+        rows.append(row(f"miss: {key}", one.model, f"{what} | {_lines(one)}", ""))
+    for one, told in score.alarms[:_SHOWN_MISSES]:
+        rows.append(row(f"false alarm: {told.rule} {told.key}", one.model, f"{told.message} | {_lines(one)}", ""))
     # the bound needs thousands of profiles to be small at all: a sample only has to be clean
     few = score.done < 3000
     checks = [

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from launcher.bench.rules import MUTATIONS, Score, Specimen, deviations, judge, mutate, upper_bound
+from launcher.bench.rules import MUTATIONS, Score, Specimen, _body, deviations, judge, mutate, upper_bound
 from launcher.bench.starts import Start
 from launcher.diagnostic import Diagnostic, Severity
 from launcher.plan.context import split_context
@@ -85,6 +85,16 @@ def test_what_was_told_and_did_not_come_is_an_alarm() -> None:
 @pytest.mark.parametrize(("events", "trials", "bound"), [(0, 3000, 0.000998), (0, 5000, 0.000599), (3, 5000, 0.00155)])
 def test_the_bound_is_clopper_and_pearsons(events: int, trials: int, bound: float) -> None:
     assert upper_bound(events, trials) == pytest.approx(bound, rel=0.01)
+
+
+def test_every_miss_and_alarm_is_a_row() -> None:
+    result = score(specimen((("", "refused (exit code 1)"),)))
+    judge(specimen((), ("KV301", ERROR, "kv.tier")), result)
+    body = _body(result, 7, 1.0)
+    cases = [entry["case"] for entry in body["rows"]]
+    assert "miss: kv.tier" in cases and "false alarm: KV301 kv.tier" in cases
+    assert [check["ok"] for check in body["checks"]] == [False, False, True]
+    assert body["misses"][0]["engine"] == "refused (exit code 1)"
 
 
 def test_no_trials_prove_nothing() -> None:
