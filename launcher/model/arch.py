@@ -390,6 +390,8 @@ def _cached(keys: Keys, layers: list[LayerShape], trunk: int, memory: Memory) ->
     def cached(layer: LayerShape) -> bool:
         if memory in (Memory.NONE, Memory.RECURRENT):
             return False
+        if arch == "gemma4-assistant":  # a draft that reads its target's cache (src/llama-model.cpp:2825)
+            return False
         if layer.index >= from_start:
             return False
         if arch == "falcon-h1":

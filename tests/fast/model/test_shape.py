@@ -93,6 +93,13 @@ def test_sliding_layers_have_heads_of_their_own_length(write, gguf):
     assert [layer.reuses for layer in shape.layers] == [None] * 4 + [2, 3]
 
 
+def test_an_assistant_reads_its_targets_cache(write, gguf):
+    more = {"sliding_window": 64, "key_length_swa": 16, "value_length_swa": 16}
+    made = _model(gguf, "gemma4-assistant", **{f"attention.{name}": value for name, value in more.items()})
+    made.array("gemma4-assistant.attention.sliding_window_pattern", "u32", [1, 1, 1, 1, 1, 0])
+    assert read_shape(write(made)).cached_layers == ()
+
+
 def test_gemma3n_caches_twenty_layers(write, gguf):
     shape = read_shape(write(_model(gguf, "gemma3n", 30, attention__sliding_window=512)))
     assert sum(layer.cached for layer in shape.layers) == 20
