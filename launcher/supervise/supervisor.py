@@ -43,6 +43,8 @@ _LONG_WAIT = 5.0
 _SAVING, _SAVING_LIMIT = 1 << 20, 9
 _SAVING_LOOK = 0.5
 """At the stop limit: an engine that writes 1 MiB in the next moment is saving, and gets a second more, and again."""
+_UNIT_PATIENCE = 60_000_000
+"""µs that systemd is asked for, again and again: how long a load or a save may take is for our own limits to say."""
 _UNWELL = frozenset({State.DEGRADED, State.BACKOFF})
 
 
@@ -358,6 +360,8 @@ class Supervisor:
             words["READY"] = "1"
         elif here.state in (State.DRAINING, State.STOPPED) and here.next is states.Next.EXIT:
             words["STOPPING"] = "1"
+        if here.state not in SERVING:
+            words["EXTEND_TIMEOUT_USEC"] = str(_UNIT_PATIENCE)
         self._notifier.say(**words)
 
     # --- around it ----------------------------------------------------------------------------------------------------
@@ -386,6 +390,8 @@ class Supervisor:
             self._log.flush_fold()
             if self._notifier.watchdog:
                 self._notifier.say(WATCHDOG="1")
+            if self._machine.state not in SERVING:
+                self._notifier.say(EXTEND_TIMEOUT_USEC=str(_UNIT_PATIENCE))
             used_at = self._engine.used_at if self._engine is not None else None
             if self.spec.idle_stop and self.spec.listen_fd and used_at is not None and not self._reloader.busy:
                 idle = time.monotonic() - used_at

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import os
 import signal
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,16 @@ def test_a_start_returns_when_it_is_ready(unit: Unit) -> None:
     unit.systemd.run("systemctl", "stop", unit.service)
     assert unit.systemd.show(unit.service, "Result") == ["success"]
     assert unit.engines() == []
+
+
+def test_no_limit_of_the_units_kills_a_slow_load(unit: Unit) -> None:
+    (unit.home / "slow").touch()
+    unit.install("TimeoutStartSec=2")
+    unit.systemd.run("systemctl", "start", "--no-block", unit.service)
+    time.sleep(6)
+    assert unit.systemd.show(unit.service, "ActiveState", "NRestarts") == ["activating", "0"]
+    (unit.home / "slow").unlink()
+    unit.systemd.until(unit.service, "ActiveState", "active")
 
 
 def test_what_cannot_work_is_not_restarted(unit: Unit) -> None:

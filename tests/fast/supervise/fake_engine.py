@@ -1,8 +1,8 @@
 """Stands in for llama-server where a real one can't show the fault: speaks its routes and its log, and misbehaves.
 
-Behaviour comes from the folder named by FAKE_FOLDER, read anew for each request: a file `hang` (the queue hangs, health
-says ok), `busy` (a slot is processing and its counters stand still), `no-token`, `at-start` (what to write and how to
-exit instead of serving: the exit code on the first line).
+Behaviour comes from the folder named by FAKE_FOLDER, read anew for each request. Files in it: `hang` (the queue hangs,
+health says ok), `slow` (it loads for as long as the file is there), `busy` (a slot is processing and its counters stand
+still), `no-token`, `at-start` (what to write and how to exit instead of serving: the exit code on the first line).
 """
 
 from __future__ import annotations
@@ -97,6 +97,9 @@ def main() -> None:
         for line in lines:
             print(line, file=sys.stderr, flush=True)
         sys.exit(int(code))
+    while asked("slow"):
+        say("loading")
+        time.sleep(0.2)
     say("load_tensors:   CPU_Mapped model buffer size =    1.00 MiB")
     say("llama_kv_cache:        CPU KV buffer size =    2.00 MiB")
     servers = [OnListener(listener) for listener in listeners()]
