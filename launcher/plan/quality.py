@@ -27,7 +27,7 @@ _DISTORTION = {
     "turbo2": 0.1117,
 }
 _EXACT_GAIN = 3.7  # q4_0 0.0458 → 0.0124 with the first 4 and the newest 32 tokens kept exact
-_CLASSES = ((0.0005, "exact"), (0.003, "near-exact"), (0.02, "good"), (0.06, "fair"), (0.3, "poor"))
+_CLASSES = ((0.0001, "exact"), (0.003, "near-exact"), (0.02, "good"), (0.06, "fair"), (0.3, "poor"))
 
 
 def divergence(tier: Tier, *, exact_tokens: bool = False) -> float:
