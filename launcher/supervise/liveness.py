@@ -86,13 +86,13 @@ class Liveness:
             silent_since = None
             self._tell(Checked(self._shortfalls))
             self.slots = slots
+            busy = any(slot.get("is_processing") for slot in slots)
             if (progress := _counters(slots)) != counters:
                 # a request that came and went between two looks was use as well; the first look knows nothing yet
                 self.used_at = now if counters else self.used_at
                 counters, moved = progress, now
-            elif now - moved > _TICK and (inside := await self._inside_batch()) != within:
+            elif busy and now - moved > _TICK and (inside := await self._inside_batch()) != within:
                 within, moved = inside, now
-            busy = any(slot.get("is_processing") for slot in slots)
             if busy:
                 self.used_at = now
                 if now - moved >= self._spec.hang_timeout:

@@ -210,7 +210,10 @@ def spawn(
 def _become(
     argv: list[str], env: dict[str, str], cwd: str, parent: int, output: int, inherit: Sequence[int]
 ) -> None:  # pragma: no cover - runs in the forked child
-    """The stub between fork and exec. It takes no lock and imports nothing."""
+    """The stub between fork and exec. It takes no lock and imports nothing: the log's thread may have held any of them.
+
+    Why not a stub program: a second Python would cost the spawn 20 ms.
+    """
     try:
         os.setsid()
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
