@@ -20,8 +20,8 @@ from launcher.supervise.spec import LaunchSpec
 from launcher.supervise.startup import Movement, one_token
 from launcher.supervise.states import Checked, Fault, Message
 
-_TICK = 2.0
-"""`status` must be true within 3 s; one look costs about 1 ms."""
+_TICK = 1.0
+"""`status` must be true within 3 s, with two questions unanswered; one look costs about 1 ms."""
 _IMPATIENT = 0.9
 """Both routes answer within some 10 ms beside any decode: no answer within this is worth telling."""
 _FRESH = 0.25
@@ -74,7 +74,7 @@ class Liveness:
             if movement.look(loading=False) == 0.0:
                 moved = now
             stopped = _is_stopped(movement.pid)
-            slots = None if stopped else await self._slots(_IMPATIENT)
+            slots = None if stopped else await self._slots(_IMPATIENT) or await self._slots(_IMPATIENT)
             if slots is None:
                 silent_since = silent_since or now
                 words = "stopped by a signal (SIGSTOP)" if stopped else "does not answer"
