@@ -27,8 +27,8 @@ _LIBC = ctypes.CDLL(None, use_errno=True)  # resolved before any fork: nothing i
 _PIPE_BYTES = 1 << 20
 """The engine blocks when its log pipe is full (64 KiB by default); unprivileged users may take 1 MiB (man 7 pipe)."""
 _EXEC_FAILED = 127
-_FOREIGN = ("LLAMA_", "GGML_", "AIP_")
-"""~150 variables that the engine reads as options; AIP_MODE even replaces the port."""
+_FOREIGN = ("LLAMA_", "GGML_", "AIP_", "LISTEN_", "NOTIFY_", "WATCHDOG_")
+"""~150 variables that the engine reads as options (AIP_MODE even replaces the port); and what systemd told us alone."""
 
 # `kill -s KILL -- -PID` is the only spelling that dash and bash both take
 _KEEPER = """
