@@ -21,6 +21,7 @@ from typing import Any
 import httpx
 import psutil
 
+from launcher.bench.instance import free_port
 from launcher.bench.record import check, row
 from launcher.supervise.client import Client
 from launcher.supervise.command import engine_command
@@ -49,7 +50,7 @@ class _Case:
 
     def __init__(self, folder: Path, model: Path) -> None:
         self.folder = folder
-        self.port = _free_port()
+        self.port = free_port()
         self.profile = folder / "startup.toml"
         self.profile.write_text(_PROFILE.format(model=model, port=self.port))
         self.env = {**os.environ, "XDG_STATE_HOME": str(folder / "state"), "XDG_RUNTIME_DIR": str(folder)}
@@ -192,12 +193,3 @@ def _kvlaunch() -> list[str]:
 
 def _median(measure: Callable[[], float], times: int) -> float:
     return statistics.median(measure() for _ in range(times))
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
