@@ -22,7 +22,7 @@ from typing import Any
 
 _REQUEST_LIMIT = 1 << 20
 _FOLLOWER_LINES = 2000
-_LOOK = 5.0
+_LOOK = 2.0
 
 Reply = dict[str, Any]
 Handler = Callable[[Reply], Awaitable[Reply]]

@@ -32,7 +32,7 @@ def test_up_and_down(stage: Stage) -> None:
 
 
 def test_a_hung_queue_whose_health_says_ok(stage: Stage) -> None:
-    instance = stage.launch(hang_timeout=2.0)
+    instance = stage.launch(hang_timeout=1.0)
     instance.ready()
     engine = instance.engine
     stage.bend("hang")
@@ -48,7 +48,7 @@ def test_a_hung_queue_whose_health_says_ok(stage: Stage) -> None:
 
 
 def test_a_slot_at_work_in_which_nothing_moves(stage: Stage) -> None:
-    instance = stage.launch(hang_timeout=3.0)
+    instance = stage.launch(hang_timeout=1.5)
     instance.ready()
     engine = instance.engine
     stage.bend("busy")
