@@ -121,7 +121,8 @@ def _run(argv: Sequence[str]) -> int:
         # typer's own exceptions: it carries click inside under a private name, so they are known by their shape
         if hasattr(error, "format_message") and hasattr(error, "exit_code"):
             return _fail(UsageError(error.format_message(), help=_usage_help(error)), as_json)
-        if type(error).__name__ == "Abort":
+        if type(error).__name__ == "Abort":  # what typer makes of ^C
+            print("interrupted", file=sys.stderr)
             return 130
         return _our_fault(error, argv)
     return result if isinstance(result, int) else 0

@@ -31,11 +31,9 @@ def fix_profile(ref: str, sets: Sequence[str] = (), environ: Mapping[str, str] |
     from launcher.flow import read_case
 
     file = find_profile(ref, environ)
+    case = read_case(ref, sets)  # what only a person can mend is raised before anything is written
     document = _read(file)
     changes = list(_migrate(document))
-    if changes:
-        _write(file, document)
-    case = read_case(ref, sets)
     for found in case.diagnostics:
         change = fix_one(document, found, case.profile)
         if change is not None and found.place is not None and Path(found.place.file) == file:
@@ -128,7 +126,7 @@ def _read(file: Path) -> TOMLDocument:
     from tomlkit.exceptions import TOMLKitError
 
     try:
-        return tomlkit.parse(file.read_bytes().decode("utf-8"))
+        return tomlkit.parse(file.read_bytes().decode("utf-8-sig"))
     except OSError as error:
         raise ProfileError(f"{file}: {error.strerror}") from error
     except (TOMLKitError, ValueError) as error:
@@ -143,6 +141,9 @@ def _write(file: Path, document: TOMLDocument) -> None:
     target = file.resolve()
     try:
         mode = target.stat().st_mode & 0o7777
+        old = target.read_bytes()
+        if 0 < old.count(b"\n") == old.count(b"\r\n"):  # what was added ends its lines as all others do
+            text = text.replace("\r\n", "\n").replace("\n", "\r\n")
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:
             with os.fdopen(handle, "wb") as stream:

@@ -108,3 +108,19 @@ def test_what_only_a_person_can_mend(tmp_path: Path, raw: bytes) -> None:
     assert file.read_bytes() == raw
     with pytest.raises(ProfileError):
         fix_profile(str(tmp_path / "not-there.toml"))
+
+
+def test_lines_end_as_the_others_do(tmp_path: Path) -> None:
+    file = tmp_path / "p.toml"
+    file.write_bytes(b"\xef\xbb\xbf" + COMMENTED.replace("\n", "\r\n").encode())
+    fix_profile(str(file))
+    written = file.read_bytes()
+    assert b"unified = true\r\n" in written and written.count(b"\n") == written.count(b"\r\n")
+
+
+def test_beside_a_fault_nothing_is_written(tmp_path: Path) -> None:
+    file = tmp_path / "p.toml"
+    file.write_text(COMMENTED + "prot = 1\n")
+    with pytest.raises(ProfileError, match="prot"):
+        fix_profile(str(file))
+    assert file.read_text() == COMMENTED + "prot = 1\n"
