@@ -13,7 +13,6 @@ import json
 import os
 import shutil
 import socket
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -77,6 +76,8 @@ class Address:
             if _takes_socket(folder / name):
                 return str(folder / name)
         if self._temporary is None or not self._temporary.is_dir():
+            import tempfile  # seldom needed, and dear to import before a spawn
+
             self._temporary = Path(tempfile.mkdtemp(prefix="kvlaunch-"))
         return str(self._temporary / name)
 

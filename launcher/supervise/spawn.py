@@ -66,7 +66,7 @@ def wait_ready(spec: LaunchSpec, pid: int, view: View | None = None) -> Outcome:
             if event["state"] in ("ready", "degraded"):
                 return Outcome(0, event.get("reason"), client.status())
             if event["state"] in ("failed", "stopped") and event.get("code") is not None:
-                return Outcome(event["code"], event.get("reason"), None)
+                return Outcome(event["code"], event.get("reason") or event.get("cause"), None)
     return _post_mortem(spec, pid)
 
 
