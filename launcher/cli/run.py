@@ -51,7 +51,7 @@ def _show_warnings(case: Case) -> None:
 
 
 def _start_detached(spec: LaunchSpec, as_json: bool) -> int:
-    from launcher.errors import by_code
+    from launcher.errors import EngineRefused, by_code
     from launcher.supervise.spawn import start_detached, wait_ready
     from launcher.supervise.view import View
 
@@ -61,6 +61,11 @@ def _start_detached(spec: LaunchSpec, as_json: bool) -> int:
     except KeyboardInterrupt:
         print(f"\n{spec.name} goes on starting in the background: `kvlaunch status {spec.name}`", file=sys.stderr)
         return 130
+    if outcome.code == 0 and outcome.status is None:  # an end that is no failure, but not what was asked for
+        raise EngineRefused(
+            f"{spec.name} ended before it was ready" + (f": {outcome.reason}" if outcome.reason else ""),
+            help=f"`kvlaunch logs {spec.name}` has what the engine said",
+        )
     if outcome.code or outcome.status is None:
         raise by_code(outcome.code)(outcome.reason or f"{spec.name} did not start")
     if as_json:
