@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from launcher.cli.render import colour
+from launcher.supervise.view import columns
 from launcher.units import format_bytes, format_tokens
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from launcher.plan.plan import Plan
     from launcher.plan.verdict import DeviceVerdict
 
-_BAR = 56  # columns
+_BAR = 56  # columns, where the terminal has so many
 _FILL = {
     "weights": ("█", "blue"),
     "kv": ("▓", "green"),
@@ -76,7 +77,7 @@ def _device(plan: Plan, verdict: DeviceVerdict, verbose: bool) -> None:
     else:
         word = colour(_word(verdict), _VERDICTS[verdict.fit], "bold")
         print(f"  {colour(verdict.device, 'bold')}  {need} of {format_bytes(verdict.free)} free  {word}")
-        print(f"  {_bar(lines, verdict.free, verdict.need)}")
+        print(f"  {_bar(lines, verdict.free, verdict.need, min(_BAR, max(columns(sys.stdout) - 5, 8)))}")
     for line in lines:
         mark, paint = _FILL.get(line.item, ("▪", "dim"))
         notes = [
@@ -94,19 +95,19 @@ def _word(verdict: DeviceVerdict) -> str:
     return {"no": "does not fit"}.get(str(verdict.fit), str(verdict.fit))
 
 
-def _bar(lines: list[LedgerLine], free: int, need: int) -> str:
+def _bar(lines: list[LedgerLine], free: int, need: int, width: int = _BAR) -> str:
     """The whole width is what is free; where more is needed it is that, and ┃ stands where what is free ends."""
     whole = max(free, need, 1)
-    columns: list[str] = []
+    shown: list[str] = []
     used = 0
     for line in lines:
         mark, paint = _FILL.get(line.item, ("▪", "dim"))
         used += line.bytes
-        columns += [colour(mark, paint)] * (round(used / whole * _BAR) - len(columns))
-    columns += ["·"] * (_BAR - len(columns))
+        shown += [colour(mark, paint)] * (round(used / whole * width) - len(shown))
+    shown += ["·"] * (width - len(shown))
     if need > free:
-        columns[min(round(free / whole * _BAR), _BAR - 1)] = colour("┃", "red", "bold")
-    return f"▕{''.join(columns)}▏"
+        shown[min(round(free / whole * width), width - 1)] = colour("┃", "red", "bold")
+    return f"▕{''.join(shown)}▏"
 
 
 def _next_larger(plan: Plan) -> None:

@@ -17,6 +17,6 @@ def test_an_engine_that_ends_well_but_too_early_is_a_failure_of_the_start(
     stage: Stage, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stage.engine.write_text("#!/bin/sh\nexit 0\n")
-    with pytest.raises(EngineRefused, match="f ended before it was ready: "):
+    with pytest.raises(EngineRefused, match="f ended before it was ready"):
         _start_detached(stage.spec(), as_json=False)
     assert capsys.readouterr().out == ""
