@@ -6,6 +6,7 @@ An engine is kept while an instance runs on it, and while it is the newest with 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,9 @@ from filelock import FileLock, Timeout
 from launcher.engine.pins import read_pin
 from launcher.engine.store import Store
 from launcher.paths import Places
+
+
+_PINNED = re.compile(r"b\d+-")  # other things build in the cache too
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +87,7 @@ def _of_other_pins(places: Places) -> Iterator[Candidate]:
     pin = read_pin()
     for folder in ("trees", "sources"):
         for path in _entries(places.cache / folder):
-            if not path.name.startswith(f"{pin.name}-"):
+            if _PINNED.match(path.name) and not path.name.startswith(f"{pin.name}-"):
                 yield _candidate(path, "of another pin")
 
 

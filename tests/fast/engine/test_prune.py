@@ -69,12 +69,14 @@ def test_what_an_interruption_left_goes_but_not_a_build_that_runs(places: Places
 
 def test_sources_and_trees_of_other_pins_go_the_rest_only_when_all_is_asked(places: Places) -> None:
     pin = read_pin().name
-    for folder in (f"trees/{pin}-cpu", "trees/b1-cpu", f"sources/{pin}-abc", "sources/b1-abc"):
+    for folder in (f"trees/{pin}-cpu", "trees/b1-cpu", f"sources/{pin}-abc", "sources/b1-abc", "trees/other"):
         (places.cache / folder).mkdir(parents=True)
     (places.cache / "downloads").mkdir()
     (places.cache / "downloads" / "a.tar.gz").write_bytes(b"a")
     assert names(places) == ["b1-abc", "b1-cpu"]
-    assert names(places, everything=True) == sorted(["b1-abc", "b1-cpu", f"{pin}-abc", f"{pin}-cpu", "a.tar.gz"])
+    assert names(places, everything=True) == sorted(
+        ["b1-abc", "b1-cpu", f"{pin}-abc", f"{pin}-cpu", "a.tar.gz", "other"]
+    )
 
 
 def test_removing(places: Places) -> None:
