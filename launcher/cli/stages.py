@@ -25,8 +25,8 @@ _PLAIN_STEPS = 10  # without a terminal a long stage says how far it is so many 
 class Stages:
     """Reports to `stream` (stderr, so that stdout stays for results). One stage is open at a time."""
 
-    def __init__(self, stream: TextIO = sys.stderr, quiet: bool = False) -> None:
-        self._stream = stream
+    def __init__(self, stream: TextIO | None = None, quiet: bool = False) -> None:
+        self._stream = stream = stream or sys.stderr
         self._quiet = quiet
         self._live = not quiet and stream.isatty() and os.environ.get("TERM") != "dumb"
         self._name = ""

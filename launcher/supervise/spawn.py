@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
-from launcher.errors import AlreadyRunning, KvlaunchError
+from launcher.errors import AlreadyRunning, KvlaunchError, NotRunning
 from launcher.supervise.client import Client
 from launcher.supervise.spec import LaunchSpec
 from launcher.supervise.view import View
@@ -57,17 +58,25 @@ def start_detached(spec: LaunchSpec) -> int:
 def wait_ready(spec: LaunchSpec, pid: int, view: View | None = None) -> Outcome:
     """Follow the events until it serves or has ended. ^C in here leaves it running (the caller says so)."""
     client = _first_answer(spec, pid)
-    if client is not None:
-        for event in client.events(follow=True):
-            if view is not None:
-                view.event(event)
-            if event.get("event") != "state":
-                continue
-            if event["state"] in ("ready", "degraded"):
-                return Outcome(0, event.get("reason"), client.status())
-            if event["state"] in ("failed", "stopped") and event.get("code") is not None:
-                return Outcome(event["code"], event.get("reason") or event.get("cause"), None)
+    # it may end between any two questions: then its exit code and its last words tell
+    with contextlib.suppress(NotRunning):
+        if client is not None and (outcome := _follow(client, view)) is not None:
+            return outcome
     return _post_mortem(spec, pid)
+
+
+def _follow(client: Client, view: View | None) -> Outcome | None:
+    """None: it ended before it could say how. Raises NotRunning."""
+    for event in client.events(follow=True):
+        if view is not None:
+            view.event(event)
+        if event.get("event") != "state":
+            continue
+        if event["state"] in ("ready", "degraded"):
+            return Outcome(0, event.get("reason"), client.status())
+        if event["state"] in ("failed", "stopped") and event.get("code") is not None:
+            return Outcome(event["code"], event.get("reason") or event.get("cause"), None)
+    return None
 
 
 def _command(spec_file: Path) -> list[str]:

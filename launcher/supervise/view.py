@@ -40,10 +40,10 @@ def timed(detail: str, seconds: float, stream: TextIO) -> str:
 class View:
     """Writes to `stream`; a bar and colours only where it is a terminal."""
 
-    def __init__(self, name: str, alias: str | None = None, stream: TextIO = sys.stderr) -> None:
+    def __init__(self, name: str, alias: str | None = None, stream: TextIO | None = None) -> None:
         self._name = name
         self._alias = alias or name
-        self._stream = stream
+        self._stream = stream = stream or sys.stderr
         self._live = stream.isatty() and os.environ.get("TERM") != "dumb"
         self._colour = self._live and not os.environ.get("NO_COLOR")
         self._began = time.monotonic()
