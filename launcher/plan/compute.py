@@ -91,6 +91,8 @@ def _mask_sizes(shape: ModelShape, context: ContextSplit, settings: KvSettings, 
     width = 2 if batch.flash else _F
     sizes: dict[str, int] = {}
     for cache in caches(shape, context, settings):
+        if cache.name == "indexer" and not batch.indexed(shape):
+            continue
         if cache.kind in ("full", "swa") and cache.name != "exact":
             sizes[cache.name] = cache.cells * batch.tokens * width
     if shape.memory is Memory.NONE:

@@ -41,6 +41,10 @@ class Batch:
     sequences: int
     flash: bool
 
+    def indexed(self, shape: ModelShape) -> bool:
+        """MiniMax M3 falls back to dense attention where sequences share a cache (src/models/minimax-m3.cpp:233)."""
+        return shape.memory is not Memory.MSA or (self.flash and (self.sequences == 1 or self.streams > 1))
+
     @classmethod
     def of(cls, context: ContextSplit, settings: KvSettings, outputs_per_slot: int = 1) -> Batch:
         """The batch of sched_reserve for this context."""
@@ -157,7 +161,9 @@ class Builder:
             ids = self.given("outputs", _F * self.batch.outputs)
             mixed = graph.op(size, mixed, ids)
             x = graph.op(size, x, ids)
-        parallel = "ffn_norm.weight" not in names and "post_attention_norm.weight" not in names
+        # one norm for attention and feed-forward: both read it (olmo's two norms have no weights)
+        named = {"ffn_norm.weight", "post_attention_norm.weight"} & names.keys()
+        parallel = not named and self.shape.arch != "olmo"
         fed_by = {"ffn_up.weight", "ffn_up_exps.weight"} & names.keys()
         if parallel and layer.cached and fed_by and "post_ffw_norm.weight" not in names:
             fed = self._feed_forward(layer, normed, names, size)
@@ -184,7 +190,7 @@ class Builder:
 
     def _attention(self, layer: LayerShape, x: int, names: Mapping[str, tuple[int, ...]]) -> int:
         graph = self.graph
-        if layer.indexer:
+        if layer.indexer and self.batch.indexed(self.shape):
             self._indexer(x)
         if self.shape.is_mla:
             return self._latent_attention(layer, x, names)
