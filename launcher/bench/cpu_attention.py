@@ -8,6 +8,7 @@ at several depths. What upstream would take minutes to read in, the grouped serv
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import socket
@@ -21,8 +22,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from xml.sax.saxutils import escape
 
-from launcher.bench.cpu_attention_program import build_program, options_of
+from launcher.bench.cpu_attention_program import Program, build_program, options_of
 from launcher.bench.record import check, row
 from launcher.engine.report import Silent
 from launcher.errors import BuildError
@@ -97,6 +99,8 @@ def run(server: Path, models: Mapping[str, Path], quick: bool, seed: int) -> dic
         roofs = program.roofs()
         body["rows"] += [row("one thread", f"{name} read", value, "GB/s") for name, value in roofs.items()]
         _judge(body, wanted, program.bench(case.line for case in wanted), roofs)
+        if not quick:
+            _judge_matrix(body, program)
     for name, model in models.items():
         _models(body, server, name, model, quick=quick, seed=seed)
     if quick:
@@ -139,6 +143,33 @@ def _judge(
     body["checks"].append(check(name, slowest[0] >= _NOT_SLOWER, slowest[0], f"≥ {_NOT_SLOWER}"))
     worst = max(got["grouped_nmse"] for got in found)
     body["checks"].append(check("largest error", worst <= _NMSE_QUANTIZED, worst, f"≤ {_NMSE_QUANTIZED:g}"))
+
+
+def _judge_matrix(body: dict[str, Any], program: Program) -> None:
+    """Every case of the test, with one thread: one line for all of them, and the slowest by name."""
+    single = [text for text in program.matrix() if " t=" not in text]
+    found = program.bench(f"{text} reps=30 ms=15" for text in single)
+    slowest = min(found, key=lambda got: float(got["ratio"]))
+    name = f"nothing slower in {len(found)} cases of the matrix (slowest: {slowest['case'].split(' reps=')[0]})"
+    body["rows"].append(row("matrix", "smallest ratio", slowest["ratio"], "ratio"))
+    body["checks"].append(check(name, slowest["ratio"] >= _NOT_SLOWER, slowest["ratio"], f"≥ {_NOT_SLOWER}"))
+
+
+def plot(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The ratios as bars on a logarithmic scale, as SVG: a bar to the right of the line is faster than upstream."""
+    ratios = [(str(r["case"]), float(r["value"])) for r in rows if r["metric"] == "ratio"]
+    unit, left = 90.0, 230  # pixels for a factor of two, for the names
+    width = left + unit * max([1.0, *(math.log2(value) for _, value in ratios)]) + 60
+    lines = [f'<line x1="{left}" x2="{left}" y1="0" y2="{16 * len(ratios)}" stroke="black"/>']
+    for number, (name, value) in enumerate(ratios):
+        y, long = 16 * number, unit * math.log2(max(value, 0.01))
+        x = left + min(long, 0.0)
+        lines.append(f'<text x="{left - 6}" y="{y + 11}" text-anchor="end">{escape(name)}</text>')
+        lines.append(f'<rect x="{x:.0f}" y="{y + 2}" width="{abs(long):.0f}" height="11" fill="steelblue"/>')
+        lines.append(f'<text x="{left + max(long, 0.0) + 4:.0f}" y="{y + 11}">{value:.3g}×</text>')
+    size = f'width="{width:.0f}" height="{16 * len(ratios) + 4}"'
+    style = 'font-family="sans-serif" font-size="11"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}>\n' + "\n".join(lines) + "\n</svg>\n"
 
 
 # --- whole models ----------------------------------------------------------------------------------------------------

@@ -48,6 +48,10 @@ class Program:
         """The matrix against the f64 reference; `only` takes the cases whose text has it."""
         return self._run(["test", only], "", timeout)
 
+    def matrix(self) -> list[str]:
+        """The cases of the test."""
+        return self._run(["list"], "", 60.0).stdout.splitlines()
+
     def bench(self, cases: Iterable[str], *, timeout: float = 1800.0) -> list[dict[str, Any]]:
         """Both implementations on each case (`key=value …`, the head of the source says which)."""
         done = self._run(["bench"], "\n".join(cases) + "\n", timeout)

@@ -1,0 +1,69 @@
+"""The bench's own arithmetic: which checks it makes of figures. No engine is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from launcher.bench.cpu_attention import _judge, cases, plot
+from launcher.bench.cpu_attention_program import options_of
+from launcher.errors import BuildError
+
+
+def _figures(wanted: Sequence[Any], ratio: float, nmse: float) -> list[dict[str, float]]:
+    one = {"upstream_ms": ratio, "grouped_ms": 1.0, "ratio": ratio, "bytes": 8e6, "upstream_nmse": 1e-4}
+    return [one | {"grouped_nmse": nmse} for _ in wanted]
+
+
+def _hard(body: dict[str, Any]) -> dict[str, bool]:
+    return {check["name"].split(" (")[0]: check["ok"] for check in body["checks"] if check["hard"]}
+
+
+@pytest.mark.parametrize(("ratio", "ok"), [(0.97, False), (0.98, True), (20.0, True)])
+def test_slower_than_upstream_fails(ratio: float, ok: bool) -> None:
+    body: dict[str, Any] = {"rows": [], "checks": []}
+    wanted = cases(quick=True)
+    _judge(body, wanted, _figures(wanted, ratio, 1e-12), {"dram": 10.0, "l3": 30.0})
+    assert _hard(body)["nothing slower than upstream"] is ok
+
+
+def test_an_error_that_is_too_large_fails() -> None:
+    body: dict[str, Any] = {"rows": [], "checks": []}
+    wanted = cases(quick=True)
+    _judge(body, wanted, _figures(wanted, 9.0, 1e-8), {"dram": 10.0, "l3": 30.0})
+    # 1e-8 is well for a quantized cache, and a hundred times too much for f16
+    assert {name for name, ok in _hard(body).items() if not ok} == {
+        f"error {case.name} {case.tier}" for case in wanted if case.tier == "f16"
+    }
+
+
+def test_every_target_has_its_case() -> None:
+    """A case that is renamed must not lose its check in silence."""
+    body: dict[str, Any] = {"rows": [], "checks": []}
+    wanted = cases(quick=False)
+    _judge(body, wanted, _figures(wanted, 9.0, 1e-12), {"dram": 10.0, "l3": 30.0})
+    assert sum(not check["hard"] for check in body["checks"]) == 17
+
+
+def test_the_plot_is_a_drawing() -> None:
+    rows = [
+        {"case": "a & b", "metric": "ratio", "value": 16.0, "unit": "ratio"},
+        {"case": "c", "metric": "ratio", "value": 0.5, "unit": "ratio"},
+        {"case": "c", "metric": "grouped", "value": 3.0, "unit": "ms"},
+    ]
+    bars = [e for e in ElementTree.fromstring(plot(rows)).iter() if e.tag.endswith("rect")]
+    assert [float(bar.attrib["width"]) for bar in bars] == [360.0, 90.0]
+
+
+def test_a_server_of_unknown_origin_is_told(tmp_path: Path) -> None:
+    server = tmp_path / "bin" / "llama-server"
+    server.parent.mkdir()
+    server.touch()
+    with pytest.raises(BuildError, match="not built here"):
+        options_of(server)
+    (tmp_path / "CMakeCache.txt").write_text("GGML_AVX2:BOOL=ON\nGGML_AVX512:BOOL=OFF\nGGML_RPC:BOOL=ON\n")
+    assert options_of(server) == {"GGML_AVX2": "ON", "GGML_AVX512": "OFF"}
