@@ -43,7 +43,7 @@ def launch(
         spec = LaunchSpec(
             name=name,
             binary=str(engine_server),
-            argv=("-m", str(smollm2), "-c", "2048", "-np", "2", "-kvu", "--fit", "off", "--alias", "t", "-t", "2"),
+            argv=("-m", str(smollm2), "-c", "2048", "-np", "2", "-kvu", "--fit", "off", "--alias", "t", "-t", "1"),
             state_dir=str(home / "state" / name),
             log_dir=str(home / "logs" / name),
             socket=str(home / f"{name}.sock"),

@@ -93,16 +93,16 @@ def test_somebody_elses_term_is_not_a_failure(launch: Launch) -> None:
 
 
 def test_a_long_prefill_is_no_hang(launch: Launch) -> None:
-    """One batch of 3000 tokens: the counters stand still for many hang limits, the engine works."""
+    """One batch of 1500 tokens: the counters stand still for many hang limits, the engine works."""
     plain = launch(name="plain")
-    argv = [word if word != "2048" else "4096" for word in plain.spec.argv]
+    argv = plain.spec.argv
     plain.close()
-    instance = launch(argv=(*argv, "-b", "4096", "-ub", "4096"), expected=Expected(), hang_timeout=1.0)
+    instance = launch(argv=(*argv, "-b", "2048", "-ub", "2048"), hang_timeout=1.0)
     instance.ready()
     engine = instance.engine
-    code, answer = instance.http("POST", "/completion", {"prompt": "word " * 3000, "n_predict": 1}, limit=200)
+    code, answer = instance.http("POST", "/completion", {"prompt": "word " * 1500, "n_predict": 1}, limit=200)
     assert code == 200
-    assert answer["tokens_evaluated"] >= 3000
+    assert answer["tokens_evaluated"] >= 1500
     assert instance.engine == engine
     assert instance.status["restarts"] == 0
 
