@@ -5,6 +5,7 @@ It reads events and log records only, so that the foreground and a waiter on the
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -103,7 +104,7 @@ class View:
             return
         self._greeted = True
         body = f'{{"model": "{self._alias}", "messages": [{{"role": "user", "content": "Hello!"}}]}}'
-        print(f"\n  curl {url}/v1/chat/completions -d '{body}'\n", file=self._stream, flush=True)
+        self._print(f"\n  curl {url}/v1/chat/completions -d '{body}'\n\n")
 
     def _say(self, name: str, detail: str, colour: str, seconds: float | None = None) -> None:
         self._clear_bar()
@@ -111,7 +112,13 @@ class View:
         if self._colour:
             label = f"\033[{_COLOURS[colour]}m{label}\033[0m"
         rest = timed(detail, seconds, self._stream) if seconds is not None else detail
-        print(f"{label}  {rest}", file=self._stream, flush=True)
+        self._print(f"{label}  {rest}\n")
+
+    def _print(self, text: str) -> None:
+        """A terminal that was closed takes nothing more, and that must not end what is supervised."""
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.write(text)
+            self._stream.flush()
 
     def _bar(self, fraction: float | None, resident: int) -> None:
         if not self._live:
@@ -120,12 +127,12 @@ class View:
         bar = "━" * full + "╌" * (_BAR - full) if fraction is not None else ""
         words = f"{'load':<{_NAME_WIDTH}}  {self._name}  {bar}  {format_bytes(resident)}"
         words = words[: columns(self._stream) - 1]  # a line that wraps could not be cleared
-        print(f"\r\033[2K{words}", end="", file=self._stream, flush=True)
+        self._print(f"\r\033[2K{words}")
         self._bar_shown = True
 
     def _clear_bar(self) -> None:
         if self._bar_shown:
-            print("\r\033[2K", end="", file=self._stream)
+            self._print("\r\033[2K")
             self._bar_shown = False
 
 

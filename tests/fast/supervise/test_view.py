@@ -70,3 +70,13 @@ def test_a_stage_line_does_not_wrap(columns: int, width: int, monkeypatch: pytes
         :1
     ]
     assert len(line) == width and line.endswith(" s")
+
+
+def test_a_terminal_that_was_closed_ends_nothing() -> None:
+    class Closed(io.StringIO):
+        def write(self, _: str) -> int:
+            raise OSError(5, "Input/output error")
+
+    view = View("agents", "coder", Closed())
+    view.event(state("ready", "loading"))
+    view.event(state("draining", "ready", reason="SIGHUP"))
