@@ -71,7 +71,9 @@ class Facts:
         if self.listening:
             return  # a request's own lines tell nothing about the start
         if found := _BUFFER.match(text):
-            device = "host" if found[1].startswith("CPU") or "_Host" in found[1] else found[1]
+            name = found[1].partition("[")[0]  # RPC0[127.0.0.1:50052]
+            # CPU_Mapped, CPU_REPACK, and a device's pinned host memory
+            device = "host" if name.startswith("CPU") or name.endswith("_Host") else name
             key = (_ITEMS[found[2]], device)
             size = round(float(found[3]) * MIB)
             # a later reserve of compute buffers replaces the earlier; all else is one buffer of several

@@ -28,7 +28,7 @@ def facts(*lines: str) -> Facts:
 def test_what_the_engine_allocated() -> None:
     known = facts(
         "load_tensors:   CPU_Mapped model buffer size =    92.10 MiB",
-        "load_tensors:        RPC0 model buffer size =    10.00 MiB",
+        "load_tensors: RPC0[127.0.0.1:50052] model buffer size =    10.00 MiB",
         "llama_kv_cache:        CPU KV buffer size =    45.00 MiB",
         "llama_kv_cache:        CPU KV buffer size =     5.00 MiB",
         "sched_reserve:  CUDA_Host compute buffer size =    16.64 MiB",
