@@ -137,7 +137,9 @@ class Address:
 
     def _bind(self) -> list[socket.socket]:
         saved = self._files.read("port")
-        preferred = saved.get("port", 0) if isinstance(saved, dict) else 0
+        preferred = saved.get("port") if isinstance(saved, dict) else 0
+        if not isinstance(preferred, int) or not 0 < preferred < 1 << 16:
+            preferred = 0
         bound: list[socket.socket] = []
         try:
             for host in self.hosts:

@@ -55,3 +55,13 @@ def test_a_log_out_takes_the_runtime_directory_away(stage: Stage) -> None:
     instance.until("ready", limit=5)
     os.kill(engine, signal.SIGKILL)
     assert instance.ready(but_not=engine)["state"] == "ready"
+
+
+def test_a_saved_port_that_is_none_is_passed_over(stage: Stage) -> None:
+    spec = stage.spec(port=0)
+    files = InstanceFiles(Path(spec.state_dir))
+    for saved in ("x", -1, 70000, None):
+        files.write("port", {"port": saved})
+        address = Address(spec, files)
+        assert address.hold() and address.port > 0
+        address.close()
