@@ -105,7 +105,7 @@ def last_status(name: str, here: Places) -> dict[str, Any] | None:
         found = json.loads((here.instance(name) / "status.json").read_text("utf-8"))
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return found if isinstance(found, dict) and {"name", "state"} <= found.keys() else None
 
 
 def _sockets(here: Places) -> Iterator[tuple[Path, str]]:
