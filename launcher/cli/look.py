@@ -94,6 +94,9 @@ def logs(
         raise UsageError(f"no level {level!r}", help=f"there are {', '.join(_LEVELS)}")
     oldest = _oldest(since)
     for record in _log_records(name, follow, lines, level):
+        if "dropped" in record:  # we read too slowly for what came (control.py)
+            print(json.dumps(record) if as_json else f"… {record['dropped']} lines were passed over", flush=follow)
+            continue
         if oldest is not None and _time(record) < oldest:
             continue
         print(json.dumps(record) if as_json else _log_text(record), flush=follow)
@@ -133,10 +136,10 @@ def _log_records(name: str, follow: bool, lines: int, level: str) -> Iterable[Ma
     try:
         instance: Instance = running(name)
     except NotRunning:
-        kept = _kept_records(places().logs / name / "log.jsonl", level)[-lines:]
+        kept = _kept_records(places().logs / name / "log.jsonl", level)
         if not kept:
             raise
-        return kept
+        return kept[-lines:] if lines else []
     return instance.client.logs(follow=follow, lines=lines, level=level)
 
 

@@ -104,7 +104,7 @@ def open_(
         source = pristine(the_pin, places(), stages)
     finally:
         stages.close()
-    count = open_series(source, the_pin, series, folder, resume=resume)
+    count = open_series(source, the_pin, series, folder.absolute(), resume=resume)  # git works from within it
     print(f"{folder}: {the_pin.name} and {count} commits; edit, commit, `kvlaunch patches save {folder}`")
 
 
@@ -114,7 +114,7 @@ def save(folder: FolderArg, patches: PatchesOption = None) -> None:
     from launcher.engine.workbench import save_series
     from launcher.paths import shipped
 
-    saved = save_series(folder, patches or shipped("patches"))
+    saved = save_series(folder.absolute(), (patches or shipped("patches")).absolute())
     for verb, names in (("written", saved.written), ("removed", saved.removed)):
         for name in names:
             print(f"{verb}  {name}.patch")

@@ -59,13 +59,14 @@ def plan(
 def init(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A GGUF, its first shard, or a llamafile.")],
     out: Annotated[Path | None, typer.Option("-o", "--output", help="Default: NAME.toml here.")] = None,
-    slots: Annotated[int, typer.Option("--slots", min=1, help="Conversations at the same time.")] = 1,
+    slots: Annotated[int, typer.Option("--slots", min=1, max=256, help="Conversations at the same time.")] = 1,
     as_json: JsonOption = False,
 ) -> int:
     """Write a profile for a model: the largest context that fits this machine, explained."""
-    from launcher.errors import UsageError
+    from launcher.errors import DoesNotFit, UsageError
     from launcher.flow import case_for_model
     from launcher.model.shape import read_shape
+    from launcher.plan.verdict import Fit
 
     name = _name_of(model)
     target = out or Path(f"{name}.toml")
@@ -75,6 +76,9 @@ def init(
     case = case_for_model(model, name, slots)
     found = _need_model(case)
     split, kv = found.split, case.profile.kv.tier
+    if found.verdict is Fit.NO:
+        advice = [f"{device.device}: {device.advice}" for device in found.devices if device.advice]
+        raise DoesNotFit(f"{model} does not fit this machine", rule="KV201", help="\n".join(advice))
     _save(target, _profile_text(model.absolute(), split.slots, split.per_slot, str(kv)))
     advice = [f"{device.device}: {device.advice}" for device in found.devices if device.advice]
     if as_json:

@@ -85,6 +85,8 @@ def read_series(folder: Path | None = None) -> tuple[Patch, ...]:
     """All patches in the order of `series`. A folder without one is an empty series. Raises ProfileError."""
     folder = folder or shipped("patches")
     listing = folder / "series"
+    if not folder.is_dir():  # else a slip in the path would build an engine without any patch
+        raise ProfileError(f"{folder}: there is no such folder with a series")
     if not listing.is_file():
         return ()
     names = [line.split("#", 1)[0].strip() for line in listing.read_text("utf-8").splitlines()]

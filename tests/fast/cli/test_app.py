@@ -165,3 +165,13 @@ def test_a_supervisor_that_hangs_is_listed(
         assert "no answer" in capsys.readouterr().out
         assert run(["down", "q"]) == 1
         assert f"kill -9 {os.getpid()}" in capsys.readouterr().err
+
+
+def test_a_follower_that_was_too_slow_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = {"at": "2026-01-01T00:00:00Z", "level": "info", "source": "engine", "text": "hello"}
+    monkeypatch.setattr("launcher.cli.look._log_records", lambda *_: iter([{"dropped": 7}, record]))
+    assert run(["logs", "q"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert "7 lines" in first and second.endswith("hello")

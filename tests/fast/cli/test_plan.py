@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from launcher.cli.app import run
+from launcher.machine.types import Cpu, Machine, Memory
 from launcher.profile.load import load_profile
 
 
@@ -62,3 +63,13 @@ def test_a_model_that_stands_in_the_base(model: Path, tmp_path: Path) -> None:
     (tmp_path / "p.toml").write_text('extends = "base.toml"\n')
     assert run(["plan", "p.toml", "--max-context", "--write", "found.toml"]) == 0
     assert load_profile("found.toml", (), {}).model.path == model
+
+
+def test_init_writes_nothing_that_does_not_fit(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    box = Machine((), Memory(total=1 << 24, available=1 << 20), Cpu())
+    monkeypatch.setattr("launcher.flow.probe", lambda **_: box)
+    assert run(["init", model.name]) == 11
+    assert "does not fit" in capsys.readouterr().err
+    assert not (tmp_path / "tiny.toml").exists()

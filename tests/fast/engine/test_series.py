@@ -86,3 +86,9 @@ def test_our_own_series_has_whole_headers() -> None:
     for one in read_series():
         assert {"Technique", "Why", "Options", "Off-path", "Depends", "Upstream"} <= set(one.fields), one.path.name
         assert one.path.parent == shipped("patches")
+
+
+def test_a_folder_that_is_not_there_is_no_empty_series(tmp_path: Path) -> None:
+    with pytest.raises(ProfileError, match="no such folder"):
+        read_series(tmp_path / "slip")
+    assert read_series(tmp_path) == ()
