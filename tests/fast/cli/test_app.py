@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -152,14 +153,13 @@ def test_a_supervisor_that_was_killed_is_not_shown_as_ready(tmp_path: Path, caps
     assert "gone" in first and "killed" in first and not first.startswith("q  ready")
 
 
-def test_a_supervisor_that_hangs_is_listed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_supervisor_that_hangs_is_listed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("launcher.supervise.client._ANSWER", 0.1)
-    folder = tmp_path / ".local/state/kvlaunch/q"
-    folder.mkdir(parents=True)
-    with socket.socket(socket.AF_UNIX) as deaf:
-        deaf.bind(os.path.relpath(folder / "control.sock"))
+    with tempfile.TemporaryDirectory(prefix="kv-") as short, socket.socket(socket.AF_UNIX) as deaf:
+        monkeypatch.setenv("XDG_STATE_HOME", short)  # a socket's path has 107 bytes
+        folder = Path(short) / "kvlaunch/q"
+        folder.mkdir(parents=True)
+        deaf.bind(str(folder / "control.sock"))
         deaf.listen()
         assert run(["ps"]) == 0
         assert "no answer" in capsys.readouterr().out
