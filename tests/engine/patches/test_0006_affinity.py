@@ -104,6 +104,18 @@ def test_a_side_request_does_not_cost_the_conversation(start: Callable[..., Serv
     assert computed <= new + SLACK
 
 
+def test_nor_does_one_that_shares_its_beginning(start: Callable[..., Server]) -> None:
+    """The same system prompt, another task, while the conversation's state waits in the RAM cache."""
+    server = start("-c", 4096, "--session-affinity")
+    session = Session(server, "a", words(300, seed=1))
+    session.turn()
+    Session(server, "b", words(60, seed=2)).turn()  # the launch clears the first session's slot
+    server.complete(words(300, seed=1)[:400] + " Give a title", n=4, session_id="a")
+    Session(server, "c", words(60, seed=3)).turn()
+    new, computed = session.turn()
+    assert computed <= new + SLACK
+
+
 def test_unnamed_requests_choose_as_upstream(start: Callable[..., Server], reference_binary: Any) -> None:
     texts = [words(60, seed=s % 3) + words(15, seed=s) for s in range(9)]
 
