@@ -33,8 +33,9 @@ _FIXED = {
     "BUILD_SHARED_LIBS": "OFF",
     "GGML_NATIVE": "OFF",
     "GGML_OPENMP": "ON",
-    "GGML_BUILD_TESTS": "OFF",
-    "GGML_BUILD_EXAMPLES": "OFF",
+    # the whole tree is configured, since the packed source lacks what ggml alone would want; only ggml is compiled
+    **{f"LLAMA_BUILD_{part}": "OFF" for part in ("COMMON", "TESTS", "TOOLS", "EXAMPLES", "SERVER", "APP", "UI")},
+    "LLAMA_USE_PREBUILT_UI": "OFF",
 }
 
 
@@ -116,8 +117,7 @@ def _build(name: str, program: str, options: Mapping[str, str], places: Places, 
     root = places.cache / "trees" / "cpu-flash"
     with FileLock(root.with_name(".cpu-flash.lock")):
         worktree.sync(pristine, patched, root / "src")
-        # ggml is a project of its own
-        place = BuildPlace(root / "src" / "ggml", root / name, places.logs / f"build-cpu-flash-{name}.log")
+        place = BuildPlace(root / "src", root / name, places.logs / f"build-cpu-flash-{name}.log")
         env = compiling.environment(os.environ, root)
         compiling.configure(place, _FIXED | dict(options), env)
         compiling.compile_targets(place, ["ggml"], env, compiling.default_jobs(), report)
@@ -127,7 +127,7 @@ def _build(name: str, program: str, options: Mapping[str, str], places: Places, 
 def _link(tree: Path, program: str, place: BuildPlace, env: Mapping[str, str]) -> Path:
     out = place.build / program
     text = tree / "tests" / f"{program}.cpp"
-    libraries = [place.build / "src" / name for name in _LIBRARIES]
+    libraries = [place.build / "ggml" / "src" / name for name in _LIBRARIES]
     if out.is_file() and all(out.stat().st_mtime_ns > file.stat().st_mtime_ns for file in (text, *libraries)):
         return out
     command = [env.get("CXX") or "c++", "-O2", "-std=c++17", "-pthread", "-fopenmp", f"-I{tree / 'ggml' / 'include'}"]
