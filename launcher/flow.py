@@ -17,8 +17,8 @@ from launcher.diagnostic import Diagnostic, Severity
 from launcher.engine.capability import Capability, from_binary, from_help_file, of_pin, parse_help
 from launcher.engine.second_opinion import dry_run
 from launcher.errors import KvlaunchError, ProfileError
-from launcher.machine.figures import FOLDER, with_measured
 from launcher.machine.engine_process import with_workers
+from launcher.machine.figures import FOLDER, with_measured
 from launcher.machine.probe import probe
 from launcher.machine.types import Machine
 from launcher.measured import measured_file, read_measured

@@ -41,7 +41,7 @@ def plan(
     if engine_help is None and machine is None:
         case = with_engine(case)
     if spec:
-        return _print_spec(case)
+        return _print_spec(case, tuple(sets or ()))
     _need_model(case)
     if search:
         return _search(case, write, as_json)
@@ -125,11 +125,14 @@ def _as_json(case: Case) -> dict[str, object]:
     }
 
 
-def _print_spec(case: Case) -> int:
+def _print_spec(case: Case, sets: tuple[str, ...]) -> int:
+    """The launch. `sets` is what the person said: what was given up for memory must not stick to later reloads."""
+    from dataclasses import replace
+
     from launcher.launch import build_spec, require_good
 
     require_good(case)
-    print(json.dumps(build_spec(case, detached=True).as_json()))
+    print(json.dumps(replace(build_spec(case, detached=True), sets=sets).as_json()))
     return 0
 
 

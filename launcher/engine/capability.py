@@ -23,6 +23,7 @@ _ENV = re.compile(r"\(env: (\w+)\)")
 _ALLOWED = re.compile(r"allowed values: ([\w, ]+?)(?: \(|$)")
 _BRACES = re.compile(r"[\[{<]([\w.+-]+(?:[|,][\w.+-]+)+)[\]}>]")
 _HELP_SECONDS = 20.0
+_HELP_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,10 @@ def _choices(value: str, body: str) -> tuple[str, ...]:
 def from_help_file(path: Path) -> Capability:
     """`--engine-help FILE`. Raises ProfileError."""
     try:
-        return parse_help(path.read_text("utf-8", "replace"), str(path))
+        with path.open("rb") as file:
+            # bounded: a device never ends, and no help is that long
+            text = file.read(_HELP_BYTES).decode("utf-8", "replace")
+        return parse_help(text, str(path))
     except OSError as error:
         raise ProfileError(f"{path}: {error.strerror}") from error
 
