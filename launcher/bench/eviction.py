@@ -39,7 +39,7 @@ def run(server: Path, models: Mapping[str, Path], quick: bool, seed: int) -> dic
     checks: list[dict[str, Any]] = []
     skipped: list[str] = []
     for name in ("smollm2",) if quick else ("smollm2", "gemma3"):
-        cases = 8 if quick else 60
+        cases = 6 if quick else 60
         results = measure(server, models[name], _EXTRA.get(name, ()), 512, cases, seed)
         part = _summary(name, results, seed, enough=not quick)
         rows += part[0]
@@ -140,7 +140,7 @@ def _listen(engine: BareEngine, held: Sequence[int], told: Story) -> tuple[list[
     """The distributions along the question, its answer and a piece of plain text; whether the answer is found."""
     seen = []
     for tail in (told.question + told.answer, told.onward):
-        for end in range(0, len(tail), 2):
+        for end in range(0, len(tail), 3):
             answer = engine.complete([*held, *tail[: end + 1]], 1, n_probs=4 * _TOP)
             top = answer["completion_probabilities"][0]["top_logprobs"]
             seen.append({entry["id"]: math.exp(entry["logprob"]) for entry in top})
