@@ -19,6 +19,10 @@ from launcher.supervise.spec import Expected, LaunchSpec, MemoryLine
 from launcher.units import format_bytes, format_tokens
 
 
+_DEEP_PROBE = 300.0
+"""Seconds of idleness after which an engine on a GPU is asked for one token: a lost device shows in nothing else."""
+
+
 def fetch_model(case: Case, report: Reporter) -> Case:
     """The case with its model on this machine, as a file that the engine takes, judged anew.
 
@@ -126,6 +130,7 @@ def build_spec(case: Case, *, detached: bool) -> LaunchSpec:
         listen_fd="--listen-fd" in case.capability.options,
         log_jsonl=log_jsonl,
         stop_timeout=supervise.stop_timeout,
+        deep_probe=_DEEP_PROBE if plan.offload_devices else 0.0,
         restart=supervise.restart,
         strict=supervise.strict,
         fallback=supervise.fallback,
