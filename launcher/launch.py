@@ -18,7 +18,6 @@ from launcher.model.llamafile import Member
 from launcher.supervise.spec import Expected, LaunchSpec, MemoryLine
 from launcher.units import format_bytes, format_tokens
 
-
 _DEEP_PROBE = 300.0
 """Seconds of idleness after which an engine on a GPU is asked for one token: a lost device shows in nothing else."""
 
