@@ -18,7 +18,6 @@ from launcher.engine.pins import read_pin
 from launcher.engine.store import Store
 from launcher.paths import Places
 
-
 _PINNED = re.compile(r"b\d+-")  # other things build in the cache too
 
 
