@@ -123,6 +123,7 @@ def build_spec(case: Case, *, detached: bool) -> LaunchSpec:
             gpu_layers=plan.offloaded_layers,
             devices=plan.offload_devices,
             techniques=dict(plan.techniques.active),
+            told=dict(plan.settings),
         ),
         memory=tuple(MemoryLine(line.item, line.device, line.bytes) for line in plan.ledger),
         model_bytes=case.shape.size,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from launcher.units import MIB
 
+_START_LINES = 3000
 LEVELS = ("debug", "info", "warn", "error")
 
 _PREFIX = re.compile(r"^(?:srv|slot|cmn|spec|que|res|init)\s+\S+: ")
@@ -62,6 +63,8 @@ class Facts:
     flash_attention: bool | None = None
     errors: list[str] = field(default_factory=list)
     """The first error lines; a flood of them is not kept."""
+    start: list[str] = field(default_factory=list)
+    """The lines of the start, until somebody has judged them: what was asked for and is not done is said there."""
 
     def learn(self, line: Line) -> None:
         self.lines += 1
@@ -70,6 +73,8 @@ class Facts:
             self.errors.append(text)
         if self.listening:
             return  # a request's own lines tell nothing about the start
+        if len(self.start) < _START_LINES:
+            self.start.append(text)
         if found := _BUFFER.match(text):
             name = found[1].partition("[")[0]  # RPC0[127.0.0.1:50052]
             # CPU_Mapped, CPU_REPACK, and a device's pinned host memory

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from launcher.rules.active import Seen, inactive
 from launcher.supervise.lines import Facts
 from launcher.supervise.spec import Expected
 
@@ -49,6 +50,8 @@ def compare(
     missing = bool(expected.devices) and bool(facts.buffers) and not on_device
     if wanted and not missing and facts.offloaded is not None and facts.offloaded < wanted:
         short.append(f"layers on the device: planned {wanted}, the engine has {facts.offloaded}")
+    for key, why in inactive(expected.told, Seen(facts.start, props, slots)):
+        short.append(f"{key}: asked for, but the engine does without: {why}")
     for name, is_active in active(expected, shown, facts).items():
         if expected.techniques[name] and is_active is False:
             short.append(f"{name}: asked for, but not active")

@@ -43,6 +43,8 @@ class Expected:
     """Devices that hold part of the model in the plan. With one of these and none in the log: `gpu-missing`."""
     techniques: Mapping[str, bool] = field(default_factory=dict)
     """Name of a technique -> requested. What is active is learnt from the engine and compared."""
+    told: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    """What the engine is told, by our names: what it takes and then does without is looked for in what it says."""
 
 
 @dataclass(frozen=True, slots=True)

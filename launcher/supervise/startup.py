@@ -181,6 +181,7 @@ class Startup:
         if problem := await one_token(self._endpoint, limit=None):
             shortfalls.append(problem)
         found = Found(props, slots, ready.active(expected, shown, self._facts))
+        self._facts.start.clear()
         return ready.Verdict(tuple(shortfalls), verdict.gpu_missing), found
 
     async def _object(self, path: str) -> dict[str, Any]:

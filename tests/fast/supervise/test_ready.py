@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from launcher.supervise.lines import Facts
+from launcher.supervise.lines import Facts, Line
 from launcher.supervise.ready import active, compare
 from launcher.supervise.spec import Expected
 
@@ -51,3 +51,26 @@ def test_requested_and_active() -> None:
     shown = {"affinity": False}
     assert active(plan, shown, known) == {"affinity": False, "flash_attention": True, "neo": None}
     assert compare(plan, PROPS, SLOTS, known, shown).shortfalls == ("affinity: asked for, but not active",)
+
+
+def test_what_the_engine_takes_and_then_does_without_is_a_shortfall() -> None:
+    said = Facts()
+    said.learn(Line("warn", "ctx_shift is not supported by this context, it will be disabled"))
+    told = {"context_shift": True, "cache_type_k": "q8_0"}
+    verdict = compare(Expected(told=told), {}, [], said, {})
+    assert [words.partition(":")[0] for words in verdict.shortfalls] == ["context.shift"]
+    said.learn(Line("info", "llama_kv_cache: size = 45.00 MiB, K (f16): 22.50 MiB, V (f16): 22.50 MiB"))
+    verdict = compare(Expected(told=told), {}, [], said, {})
+    assert any("kv.tier" in words and "f16" in words for words in verdict.shortfalls)
+    assert compare(Expected(told={"context_shift": False}), {}, [], said, {}).shortfalls == ()
+
+
+def test_only_the_lines_of_the_start_are_kept() -> None:
+    said = Facts()
+    for number in range(5000):
+        said.learn(Line("info", f"load_tensors: {number}"))
+    assert len(said.start) == 3000
+    said.start.clear()
+    said.learn(Line("info", "listening on http://127.0.0.1:1"))
+    said.learn(Line("info", "a request's line"))
+    assert said.start == ["listening on http://127.0.0.1:1"]
