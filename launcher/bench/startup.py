@@ -23,6 +23,7 @@ import psutil
 
 from launcher.bench.instance import free_port
 from launcher.bench.record import check, row
+from launcher.errors import BuildError
 from launcher.supervise.client import Client
 from launcher.supervise.command import engine_command
 from launcher.supervise.spawn import start_detached, wait_ready
@@ -64,9 +65,9 @@ class _Case:
 def _first_token(case: _Case, pairs: int) -> tuple[list[Any], list[Any]]:
     spec = case.spec()
     bare, ours = [], []
-    _bare_start(spec, case.port)  # once unmeasured: the model's pages come into the cache
+    _bare_start(spec)  # once unmeasured: the model's pages come into the cache
     for _ in range(pairs):
-        bare.append(_bare_start(spec, case.port))
+        bare.append(_bare_start(spec))
         ours.append(_supervised_start(spec))
     ratio = statistics.median(a / b for a, b in zip(ours, bare, strict=True))
     more = statistics.median(a - b for a, b in zip(ours, bare, strict=True))
@@ -80,8 +81,9 @@ def _first_token(case: _Case, pairs: int) -> tuple[list[Any], list[Any]]:
     return rows, [check("first token", ok, ratio, "≤ 1.05, or + 0.040 s")]
 
 
-def _bare_start(spec: LaunchSpec, port: int) -> float:
-    """Seconds from the spawn to the first token of the engine alone."""
+def _bare_start(spec: LaunchSpec) -> float:
+    """Seconds from the spawn to the first token of the engine alone, on a port that nobody has used before."""
+    port = free_port()
     words = engine_command(spec, port)
     began = time.monotonic()
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -91,8 +93,9 @@ def _bare_start(spec: LaunchSpec, port: int) -> float:
                 try:
                     if client.get("/health").status_code == 200:
                         break
-                except httpx.TransportError:
-                    pass
+                except httpx.TransportError as error:
+                    if process.poll() is not None:
+                        raise BuildError(f"the bare engine ended with {process.returncode}") from error
                 time.sleep(_POLL)
             client.post("/completion", json={"prompt": "a", "n_predict": 1, "cache_prompt": False}).raise_for_status()
         return time.monotonic() - began
