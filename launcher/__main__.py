@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 
@@ -13,6 +14,8 @@ def main() -> None:
 
         print(f"kvlaunch {__version__}")
         sys.exit(0)
+    # pydantic would look through all installed distributions for plugins of its own: 11 ms, and there are none
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from launcher.cli.app import run
 
     sys.exit(run(argv))

@@ -10,17 +10,20 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
-
-from filelock import FileLock
+from typing import TYPE_CHECKING, Any
 
 from launcher.paths import Places
+
+if TYPE_CHECKING:
+    from filelock import FileLock
 
 _UNDER_WAY = ("planning", "building", "starting", "loading")
 
 
 def lock(here: Places) -> FileLock:
     """Held from reading the reservations to writing one's own: planning is milliseconds."""
+    from filelock import FileLock  # `check` only reads, and need not import it
+
     folder = _folder(here)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     return FileLock(folder / "lock")
