@@ -203,7 +203,9 @@ def judge(case: Case) -> Case:
     files = look(case.profile)
     if case.model is not None:
         try:
-            shape = read_shape(case.model)
+            # a case is judged again as more is learnt; its model's header says the same each time
+            known = case.shape if case.shape is not None and case.shape.path == case.model else None
+            shape = known or read_shape(case.model)
             plan = make_plan(
                 case.profile,
                 shape,

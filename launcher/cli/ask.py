@@ -6,7 +6,6 @@ import json
 import shlex
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -96,23 +95,16 @@ def _running(name: str) -> tuple[LaunchSpec, str]:
 def _client(url: str, spec: LaunchSpec) -> httpx.Client:
     import httpx
 
+    from launcher.supervise.keys import first_key
+
     headers = {}
-    if spec.api_key_file and (key := first_key(Path(spec.api_key_file))):
+    if key := first_key(spec.api_key_file):
         headers["Authorization"] = f"Bearer {key}"
     # trust_env off: a proxy that the environment names has no business with a server on this machine
     if url.startswith("unix:"):
         transport = httpx.HTTPTransport(uds=url.removeprefix("unix:"))
         return httpx.Client(base_url="http://localhost", transport=transport, headers=headers, timeout=_PATIENCE)
     return httpx.Client(base_url=url, headers=headers, timeout=_PATIENCE, trust_env=False)
-
-
-def first_key(file: Path) -> str | None:
-    """The first key of a key file: one a line, `#` begins a comment. None where there is none to read."""
-    try:
-        lines = file.read_text().splitlines()
-    except OSError:
-        return None
-    return next((line.strip() for line in lines if line.strip() and not line.startswith("#")), None)
 
 
 def _pieces(answer: httpx.Response) -> Iterator[str]:

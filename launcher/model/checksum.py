@@ -6,7 +6,7 @@ import hashlib
 import json
 from pathlib import Path
 
-_CHUNK = 1 << 20
+from launcher.fetch.disk import hash_file
 
 
 def sha256_of(path: Path, memory: Path) -> str:
@@ -20,12 +20,9 @@ def sha256_of(path: Path, memory: Path) -> str:
             return str(known["sha256"])
     except (OSError, ValueError, KeyError, TypeError):
         pass  # never computed, or the note is damaged: compute
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
+    digest = hash_file(path)
     memory.mkdir(parents=True, exist_ok=True)
     part = note.with_suffix(".part")
-    part.write_text(json.dumps({"path": str(path), "stamp": stamp, "sha256": digest.hexdigest()}))
+    part.write_text(json.dumps({"path": str(path), "stamp": stamp, "sha256": digest}))
     part.replace(note)
-    return digest.hexdigest()
+    return digest

@@ -19,6 +19,7 @@ from launcher.supervise.command import engine_command
 from launcher.supervise.files import InstanceFiles
 from launcher.supervise.flood import Brake
 from launcher.supervise.http1 import Endpoint
+from launcher.supervise.keys import first_key
 from launcher.supervise.lines import Facts, parse
 from launcher.supervise.liveness import Liveness
 from launcher.supervise.logs import Log
@@ -50,7 +51,7 @@ class Running:
         self.slots_seen: list[dict[str, Any]] = []
         self._active: dict[str, bool | None] = {}
         self.was_ready = False
-        self.endpoint = Endpoint(private or _probe_host(spec.hosts), port, _first_key(spec.api_key_file))
+        self.endpoint = Endpoint(private or _probe_host(spec.hosts), port, first_key(spec.api_key_file))
         self._private = private
         self._files = files
         self._log = log
@@ -170,13 +171,3 @@ def _probe_host(hosts: tuple[str, ...]) -> str:
     tcp = [host for host in hosts if not ports.is_unix(host)]
     first = tcp[0] if tcp else hosts[0]
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(first, first)
-
-
-def _first_key(file: str | None) -> str | None:
-    if file is None:
-        return None
-    try:
-        lines = Path(file).read_text().splitlines()
-    except OSError:
-        return None
-    return next((line.strip() for line in lines if line.strip() and not line.startswith("#")), None)

