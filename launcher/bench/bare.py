@@ -77,7 +77,8 @@ def bare_engine(server: Path, model: Path, *args: object) -> Iterator[BareEngine
     with tempfile.TemporaryDirectory(prefix="kvlaunch-bench-") as name:
         folder = Path(name)
         argv = [str(server), "-m", str(model), "--host", "127.0.0.1", "--port", str(port), "--fit", "off"]
-        argv += ["--no-warmup", "--slot-save-path", name, *map(str, args)]
+        # more threads than it may use cores would wait for each other
+        argv += ["--no-warmup", "-t", str(len(os.sched_getaffinity(0))), "--slot-save-path", name, *map(str, args)]
         with (folder / "engine.log").open("wb") as log:
             process = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=kept | {"XDG_CONFIG_HOME": "/nonexistent"}
