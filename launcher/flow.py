@@ -36,6 +36,7 @@ from launcher.reserve import reserved
 if TYPE_CHECKING:
     from launcher.engine.store import Engine
     from launcher.plan.search import Front
+    from launcher.rules.case import Files
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ class Case:
     """One profile on one machine with one engine. `shape` and `plan` are None while the model isn't here yet.
 
     dry_run, measured, reserved  see plan.Given: what was learnt before this judgement
+    elsewhere                    the machine was read from a file: this one's addresses say nothing of it
     """
 
     profile: Profile
@@ -58,6 +60,7 @@ class Case:
     dry_run: DryRun | None = None
     measured: Mapping[tuple[str, str], int] = field(default_factory=dict)
     reserved: Mapping[str, int] = field(default_factory=dict)
+    elsewhere: bool = False
 
     @property
     def ok(self) -> bool:
@@ -79,9 +82,10 @@ def read_case(
     engine_help: Path | None = None,
     engine: Engine | None = None,
     directory: Path | None = None,
+    elsewhere: bool = False,
 ) -> Case:
     """Read everything and judge it; `machine`: None looks at this box; `directory`: where relative paths in `sets`
-    start from, if not from the working directory.
+    start from, if not from the working directory; `elsewhere`: that machine is another than this.
 
     Raises ProfileError for a document that can't be read, with all its faults.
     """
@@ -91,7 +95,7 @@ def read_case(
     machine = machine or with_measured(probe(environ={**os.environ, **profile.env}), here.cache / FOLDER)
     capability = read_capability(profile, here, engine_help, engine)
     model = locate_model(profile, here)
-    return judge(Case(profile, here, machine, capability, model, None, None, (), (), engine))
+    return judge(Case(profile, here, machine, capability, model, None, None, (), (), engine, elsewhere=elsewhere))
 
 
 def with_engine(case: Case) -> Case:
@@ -109,8 +113,9 @@ def refine(case: Case) -> Case:
         return judge(replace(case, reserved=reserved(case.places, besides=case.profile.name)))
     capability = read_capability(case.profile, case.places, None, case.engine)
     machine = with_workers(case.machine, case.engine.server, case.profile.compute.rpc)
-    case = judge(replace(case, capability=capability, machine=machine))
-    return judge(replace(case, **second_opinions(case))) if case.plan is not None else case
+    # the settings of a plan are the key of what the engine said before, so a plan comes first; rules see the last one
+    case, _ = _with_plan(replace(case, capability=capability, machine=machine), look_at_files(case))
+    return judge(replace(case, **second_opinions(case)) if case.plan is not None else case)
 
 
 def second_opinions(case: Case) -> dict[str, Any]:
@@ -138,7 +143,8 @@ def concede(case: Case, name: str) -> Case:
 
     sets = concession(name, case.profile, case.capability.options, plan.split.per_slot, fits)
     here = Path(case.profile.sets_directory) if case.profile.sets else None
-    return read_case(str(case.profile.file), [*case.profile.sets, *sets], machine=case.machine, directory=here)
+    given = [*case.profile.sets, *sets]
+    return read_case(str(case.profile.file), given, machine=case.machine, directory=here, elsewhere=case.elsewhere)
 
 
 def case_for_model(model: Path, name: str, slots: int) -> Case:
@@ -196,29 +202,40 @@ def search_front(case: Case) -> tuple[Front, float, bool]:
 def judge(case: Case) -> Case:
     """Read the model's header, plan, and hold every rule against the result."""
     from launcher.rules import check
+
+    files = look_at_files(case)
+    case, faults = _with_plan(case, files)
+    found, skipped = check(case.profile, case.shape, case.machine, case.capability, case.plan, files)
+    return replace(case, diagnostics=(*faults, *found), skipped=skipped)
+
+
+def look_at_files(case: Case) -> Files:
+    """What the world outside says of the files and addresses that the profile names."""
     from launcher.rules.files import look
 
-    shape = plan = None
-    faults: list[Diagnostic] = []
-    files = look(case.profile)
-    if case.model is not None:
-        try:
-            # a case is judged again as more is learnt; its model's header says the same each time
-            known = case.shape if case.shape is not None and case.shape.path == case.model else None
-            shape = known or read_shape(case.model)
-            plan = make_plan(
-                case.profile,
-                shape,
-                case.machine,
-                case.capability.options,
-                model=case.model,
-                state_dir=case.places.instance(case.profile.name),
-                given=Given(files.shapes, case.dry_run, case.measured, case.reserved),
-            )
-        except ProfileError as error:
-            faults.append(_as_diagnostic(error, case.profile))
-    found, skipped = check(case.profile, shape, case.machine, case.capability, plan, files)
-    return replace(case, shape=shape, plan=plan, diagnostics=(*faults, *found), skipped=skipped)
+    return look(case.profile, elsewhere=case.elsewhere)
+
+
+def _with_plan(case: Case, files: Files) -> tuple[Case, tuple[Diagnostic, ...]]:
+    """The case with its model's shape and its plan as far as both can be had, and why not."""
+    if case.model is None:
+        return replace(case, shape=None, plan=None), ()
+    # a case is judged again as more is learnt; its model's header says the same each time
+    shape = case.shape if case.shape is not None and case.shape.path == case.model else None
+    try:
+        shape = shape or read_shape(case.model)
+        plan = make_plan(
+            case.profile,
+            shape,
+            case.machine,
+            case.capability.options,
+            model=case.model,
+            state_dir=case.places.instance(case.profile.name),
+            given=Given(files.shapes, case.dry_run, case.measured, case.reserved),
+        )
+    except ProfileError as error:
+        return replace(case, shape=shape, plan=None), (_as_diagnostic(error, case.profile),)
+    return replace(case, shape=shape, plan=plan), ()
 
 
 def read_machine(path: Path) -> Machine:

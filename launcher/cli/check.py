@@ -93,7 +93,7 @@ def _findings(
     from launcher.flow import read_case
     from launcher.profile.find import find_profile
 
-    case = read_case(ref, sets, machine=machine, engine_help=engine_help)
+    case = read_case(ref, sets, machine=machine, engine_help=engine_help, elsewhere=machine is not None)
     return case.diagnostics, case.skipped, str(find_profile(ref))
 
 

@@ -35,7 +35,7 @@ def plan(
     from launcher.flow import concede, read_case, read_machine, with_engine
 
     box = read_machine(machine) if machine else None
-    case = read_case(profile, sets or [], machine=box, engine_help=engine_help)
+    case = read_case(profile, sets or [], machine=box, engine_help=engine_help, elsewhere=box is not None)
     for step in give_up or []:
         case = concede(case, step)
     if engine_help is None and machine is None:

@@ -31,12 +31,19 @@ def used_devices(profile: Profile, machine: Machine) -> tuple[Used, ...]:
     """
     compute = profile.compute
     found = [_worker(number, machine) for number in range(len(compute.rpc))]
-    if compute.backend != "cpu":
-        found += [_local(device, compute.backend) for device in machine.devices if _fits(device, compute.backend)]
+    found += [_local(device, compute.backend) for device in machine.devices if can_use(device, compute.backend)]
     if compute.devices:
         wanted = {name.lower() for name in compute.devices}
         found = [device for device in found if device.id.lower() in wanted]
     return tuple(found)
+
+
+def can_use(device: Device, backend: str) -> bool:
+    """Whether an engine of this backend (`compute.backend`) could compute on a device that the machine has."""
+    if backend == "cpu" or device.usable is False or device.kind in (DeviceKind.SOFTWARE, DeviceKind.REMOTE):
+        return False
+    # "auto" has become a backend by the time an engine is chosen; until then every card counts
+    return backend in ("auto", "vulkan") or _backend(device) == backend
 
 
 def rooms(machine: Machine, used: tuple[Used, ...], reserved: Mapping[str, int]) -> dict[str, Room]:
@@ -52,13 +59,6 @@ def rooms(machine: Machine, used: tuple[Used, ...], reserved: Mapping[str, int])
 def reserves(used: tuple[Used, ...]) -> dict[str, int]:
     """What a driver's context takes on each of them."""
     return {device.id: RESERVE[device.backend] for device in used}
-
-
-def _fits(device: Device, backend: str) -> bool:
-    if device.usable is False or device.kind in (DeviceKind.SOFTWARE, DeviceKind.REMOTE):
-        return False
-    # "auto" has become a backend by the time an engine is chosen; until then every card counts
-    return backend in ("auto", "vulkan") or _backend(device) == backend
 
 
 def _local(device: Device, backend: str) -> Used:

@@ -15,13 +15,14 @@ from launcher.profile.schema import Profile
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """What was seen of the files that a profile names (launcher/rules/files.py), by dotted key.
+    """What was seen of the files and addresses that a profile names (launcher/rules/files.py), by dotted key.
 
     missing   why a named file can't be used, in words
     shapes    headers of the files that are GGUFs: model.draft.path, model.mmproj, model.lora.N.path
     loose     files with a secret that others may read
     empty     api key files without a key
     config    a file of the engine's own that it reads before its command line, None where there is none
+    hosts     why an address of serve.host can't be listened on, in words, by its place in the list
     """
 
     missing: Mapping[str, str] = field(default_factory=dict)
@@ -29,6 +30,7 @@ class Files:
     loose: frozenset[str] = frozenset()
     empty: frozenset[str] = frozenset()
     config: Path | None = None
+    hosts: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

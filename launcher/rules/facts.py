@@ -6,9 +6,10 @@ from array import array
 from collections.abc import Iterator
 from ipaddress import ip_address
 
-from launcher.machine.types import Device, DeviceKind
+from launcher.machine.types import Device
 from launcher.model.layers import LayerShape, Memory
 from launcher.model.shape import ModelShape
+from launcher.plan.devices import can_use
 from launcher.profile.tier import Tier
 from launcher.rules.case import Case
 
@@ -65,21 +66,7 @@ def patched(case: Case, patch: str) -> bool:
 
 def devices(case: Case) -> tuple[Device, ...]:
     """The devices that an engine of this profile could compute on, the host aside."""
-    backend = case.profile.compute.backend
-    if backend == "cpu":
-        return ()
-    names = {"cuda": "CUDA", "rocm": "ROCM", "vulkan": "VULKAN"}
-
-    def fits(device: Device) -> bool:
-        if device.usable is False or device.kind in (DeviceKind.SOFTWARE, DeviceKind.REMOTE):
-            return False
-        if backend == "auto":
-            return True
-        # a device that only the driver told of has another id: its vendor says what can drive it
-        by_vendor = {"cuda": device.vendor == "nvidia", "rocm": device.vendor == "amd", "vulkan": True}
-        return device.id.upper().startswith(names[backend]) or by_vendor[backend]
-
-    return tuple(device for device in case.machine.devices if fits(device))
+    return tuple(device for device in case.machine.devices if can_use(device, case.profile.compute.backend))
 
 
 def has_device(case: Case) -> bool:

@@ -1,4 +1,4 @@
-"""Looks at the files that a profile names, for the rules: the one part of this room that touches the disk.
+"""Looks at the files and addresses that a profile names, for the rules: what this room knows of the world outside.
 
 Headers alone are read, nothing is hashed, and a file that can't be read is a fact, not an error.
 """
@@ -14,14 +14,15 @@ from pathlib import Path
 from launcher.errors import ProfileError
 from launcher.model.shape import ModelShape, read_shape
 from launcher.profile.schema import Profile
+from launcher.rules.addresses import unusable_addresses
 from launcher.rules.case import Files
 from launcher.rules.limits import DIRECTORY_OPTIONS, FILE_OPTIONS
 
 _ENGINES_OWN = Path("etc/llama.cpp/config.ini")  # common/arg.cpp:721
 
 
-def look(profile: Profile, root: Path = Path("/")) -> Files:
-    """What there is to know. `root` is where /etc is looked for."""
+def look(profile: Profile, root: Path = Path("/"), *, elsewhere: bool = False) -> Files:
+    """What there is to know. `root` is where /etc is looked for; `elsewhere`: another machine than this will serve."""
     missing: dict[str, str] = {}
     shapes: dict[str, ModelShape] = {}
     for key, path in _named(profile):
@@ -41,7 +42,14 @@ def look(profile: Profile, root: Path = Path("/")) -> Files:
         if not _has_key(keys):
             empty.add("serve.api_key_file")
     config = root / _ENGINES_OWN
-    return Files(missing, shapes, frozenset(loose), frozenset(empty), config if config.is_file() else None)
+    return Files(
+        missing,
+        shapes,
+        frozenset(loose),
+        frozenset(empty),
+        config if config.is_file() else None,
+        {} if elsewhere else unusable_addresses(profile.serve.host),
+    )
 
 
 def _named(profile: Profile) -> Iterator[tuple[str, Path]]:

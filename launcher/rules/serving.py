@@ -215,4 +215,20 @@ def low_port(case: Case) -> Iterator[Found]:
         yield Found("serve.port", f"port {case.profile.serve.port} is for privileged users")
 
 
+@rule(
+    "KV712",
+    "address-not-here",
+    Severity.ERROR,
+    Act.REFUSE,
+    why="A listener can only be bound to an address that one of this machine's interfaces has.",
+    cost="It does not start.",
+    help='`ip -brief address` lists them; "127.0.0.1" is this machine alone, "0.0.0.0" all of them (with a key)',
+    example=Example(_MODEL + '[serve]\nhost = "203.0.113.7"\n', ("an address of another machine",)),
+    counter=Example(_MODEL + '[serve]\nhost = "127.0.0.1"\n'),
+)
+def address_not_here(case: Case) -> Iterator[Found]:
+    for index, why in case.files.hosts.items():
+        yield Found(f"serve.host.{index}", f"{case.profile.serve.host[index]} {why}")
+
+
 RULES = rules_of(globals())

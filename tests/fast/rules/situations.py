@@ -96,6 +96,7 @@ FILES: dict[str, Files] = {
     "an adapter for this model": Files(shapes={"model.lora.0.path": model(kind="adapter")}),
     "a key file that others may read": Files(loose=frozenset({"serve.api_key_file"})),
     "a key file without a key": Files(empty=frozenset({"serve.api_key_file"})),
+    "an address of another machine": Files(hosts={0: "is no address of this machine"}),
     "a config file of the engine's own": Files(config=Path("/etc/llama.cpp/config.ini")),
     "a projector that is missing": Files(missing={"model.mmproj": "p.gguf: no such file"}),
 }
