@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import shutil
 import signal
 import socket
 import struct
@@ -286,10 +287,26 @@ def socket_removed(arena: Arena) -> None:
 
 
 def state_removed(arena: Arena) -> float:
-    """Somebody cleans up the state folder under us."""
-    for file in Path(arena.spec.state_dir).glob("*.json"):
-        file.unlink()
+    """Somebody cleans up under us, the socket of our own probes too: the engine serves on, and a crash is survived."""
+    engine = arena.instance.engine
+    shutil.rmtree(arena.spec.state_dir)
+    time.sleep(TRUTH)
+    if (status := arena.instance.status)["state"] != "ready" or status["engine_pid"] != engine:
+        raise Broken(f"{status['state']} ({status['reason']}) after the state folder was removed")
     return _kill_engine(arena)
+
+
+def logs_removed(arena: Arena) -> None:
+    """What is said afterwards stands in a file again."""
+    file = Path(arena.spec.log_dir) / "log.jsonl"
+    shutil.rmtree(file.parent)
+    end = time.monotonic() + TRUTH
+    while not file.exists() or not file.stat().st_size:
+        if arena.instance.complete()[0] != 200:
+            raise Broken("no answer after the log folder was removed")
+        if time.monotonic() > end:
+            raise Broken("nothing is written after the log folder was removed")
+        time.sleep(0.1)
 
 
 FAULTS: dict[str, Fault] = {
@@ -312,5 +329,6 @@ FAULTS: dict[str, Fault] = {
     "log flood": log_flood,
     "model replaced": model_replaced,
     "control socket removed": socket_removed,
-    "state folder emptied": state_removed,
+    "state folder removed": state_removed,
+    "log folder removed": logs_removed,
 }

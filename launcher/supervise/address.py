@@ -16,7 +16,7 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
-from launcher.errors import PortTaken
+from launcher.errors import KvlaunchError
 from launcher.supervise import ports
 from launcher.supervise.files import InstanceFiles
 from launcher.supervise.spec import LaunchSpec
@@ -51,13 +51,13 @@ class Address:
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
     def hold(self) -> list[int]:
-        """Descriptors to hand to an engine. Bound at the first call; raises PortTaken."""
+        """Descriptors to hand to an engine. Bound at the first call; raises PortTaken and AddressUnusable."""
         if not self._listeners:
             self._listeners = self._bind()
         return [listener.fileno() for listener in self._listeners]
 
     def test(self) -> None:
-        """For an engine that binds by itself: whether it could. Raises PortTaken with who is in the way."""
+        """For an engine that binds by itself: whether it could. Raises PortTaken (by whom), and AddressUnusable."""
         self.close()
         for listener in self._bind():
             listener.close()
@@ -146,7 +146,7 @@ class Address:
                 bound.append(ports.bind(host, self.port, preferred=preferred))
                 if not ports.is_unix(host):
                     self.port = bound[-1].getsockname()[1]
-        except PortTaken:
+        except KvlaunchError:
             for listener in bound:
                 listener.close()
             raise

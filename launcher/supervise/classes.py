@@ -38,6 +38,8 @@ class ExitClass(StrEnum):
     MODEL_MISSING = "model-missing"
     MODEL_CORRUPT = "model-corrupt"
     PORT_TAKEN = "port-taken"
+    ADDRESS_UNUSABLE = "address-unusable"
+    """Nobody has it, but it isn't ours to listen on."""
     OOM_LOAD = "oom-load"
     OOM_RUNTIME = "oom-runtime"
     HOST_OOM = "host-oom"
@@ -72,6 +74,7 @@ KINDS: dict[ExitClass, Kind] = {
     _C.MODEL_MISSING: Kind(10, True, False, "see model.path in the profile: is the file (or its disk) there?"),
     _C.MODEL_CORRUPT: Kind(13, True, False, "the model file is damaged, incomplete or too new: fetch it again"),
     _C.PORT_TAKEN: Kind(16, True, False, "free it, or choose another serve.port or serve.host"),
+    _C.ADDRESS_UNUSABLE: Kind(10, True, False, "see serve.host and serve.port in the profile, and `ip addr`"),
     _C.OOM_LOAD: Kind(11, True, True, "see `kvlaunch plan`: a smaller context or tier, or supervise.fallback"),
     _C.OOM_RUNTIME: Kind(14, False, True, "leave more memory free, or name what may go in supervise.fallback"),
     _C.HOST_OOM: Kind(14, False, True, "the system ran out of memory: plan for less, or raise the limit"),

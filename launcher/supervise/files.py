@@ -34,6 +34,7 @@ class InstanceFiles:
         path = self.folder / f"{name}.json"
         fresh = path.with_suffix(".new")
         try:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # somebody may clean up under us
             descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             with os.fdopen(descriptor, "w") as file:
                 json.dump(data, file, indent=1)

@@ -37,6 +37,8 @@ class Endpoint:
     host: str
     port: int = 0
     key: str | None = None
+    other: Endpoint | None = None
+    """Asked instead when the socket's file is gone: somebody has cleaned up, and the engine doesn't make it again."""
 
     async def get(self, path: str, limit: float) -> Answer:
         return await self.ask("GET", path, None, limit)
@@ -55,7 +57,12 @@ class Endpoint:
 
     async def _exchange(self, method: str, path: str, body: bytes | None) -> Answer:
         if self.host.startswith("/"):
-            reader, writer = await asyncio.open_unix_connection(self.host)
+            try:
+                reader, writer = await asyncio.open_unix_connection(self.host)
+            except FileNotFoundError:
+                if self.other is None:
+                    raise
+                return await self.other._exchange(method, path, body)
         else:
             reader, writer = await asyncio.open_connection(self.host, self.port)
         try:

@@ -11,6 +11,7 @@ import os
 import queue
 import signal
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ _RECORD_BYTES = 500
 _TEXT = 4096
 _CLOSING = 5.0
 _RING = 200
+_LOOK = 1.0
+"""How often the writer asks whether its file still stands where it was made: somebody may clean up under us."""
 
 Record = dict[str, Any]
 
@@ -116,6 +119,7 @@ class _Writer:
         self._echo = echo
         self._file: IO[bytes] | None = None
         self._size = 0
+        self._looked = 0.0
 
     def run(self) -> None:
         # a signal goes to any thread that does not block it: at the end the main thread does, and we must not take it
@@ -138,7 +142,7 @@ class _Writer:
 
     def _write(self, data: bytes) -> None:
         try:
-            if self._file is None:
+            if self._file is None or self._is_lost():
                 self._open()
             assert self._file is not None
             if self._size + len(data) > _FILE_BYTES:
@@ -152,7 +156,19 @@ class _Writer:
                     self._file.close()
             self._file = None
 
+    def _is_lost(self) -> bool:
+        """The file, or its folder, was removed or moved away: what is written to it nobody would find."""
+        if self._file is None or time.monotonic() - self._looked < _LOOK:
+            return False
+        self._looked = time.monotonic()
+        try:
+            return not os.path.samestat(self._path.stat(), os.fstat(self._file.fileno()))
+        except FileNotFoundError:
+            return True
+
     def _open(self) -> None:
+        if self._file is not None:
+            self._file.close()
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._file = os.fdopen(descriptor, "wb", buffering=0)

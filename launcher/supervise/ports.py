@@ -9,12 +9,16 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-from launcher.errors import PortTaken
+from launcher.errors import PortTaken, ProfileError
 from launcher.supervise import proc
 
 BACKLOG = 4096
 """Connections wait here while an engine restarts; the kernel cuts it to net.core.somaxconn."""
 _LISTEN = "0A"  # include/net/tcp_states.h
+
+
+class AddressUnusable(ProfileError):
+    """Nobody has it: this machine, or this user, can't listen there at all."""
 
 
 def is_unix(host: str) -> bool:
@@ -23,11 +27,14 @@ def is_unix(host: str) -> bool:
 
 
 def bind(host: str, port: int, *, preferred: int = 0) -> socket.socket:
-    """A listening socket, non-blocking. With port 0 `preferred` is tried first. Raises PortTaken with the owner."""
+    """A listening socket, non-blocking. With port 0 `preferred` is tried first.
+
+    Raises PortTaken with the owner, and AddressUnusable.
+    """
     if is_unix(host):
         return _bind_unix(host)
     if port == 0 and preferred:
-        with contextlib.suppress(PortTaken, OSError):
+        with contextlib.suppress(PortTaken):
             return bind(host, preferred)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -42,11 +49,18 @@ def bind(host: str, port: int, *, preferred: int = 0) -> socket.socket:
         listener.close()
         if error.errno == errno.EADDRINUSE:
             raise PortTaken(taken_words(host, port), help="stop it, or choose another serve.port") from None
-        if error.errno == errno.EACCES:
-            raise PortTaken(f"port {port} may not be used by this user", help="choose one above 1023") from None
-        raise PortTaken(f"cannot listen on {host}: {error.strerror or error}", help="see serve.host") from None
+        raise _unusable(host, port, error) from None
     listener.setblocking(False)  # two engines may wait on it during a hand-over: both wake, one accepts
     return listener
+
+
+def _unusable(host: str, port: int, error: OSError) -> AddressUnusable:
+    if error.errno == errno.EACCES:
+        return AddressUnusable(f"port {port} may not be used by this user", help="choose one above 1023")
+    if error.errno == errno.EADDRNOTAVAIL:
+        words = f"{host} is not an address of this machine"
+        return AddressUnusable(words, help='see `ip addr`, or write serve.host = "0.0.0.0" for all of them')
+    return AddressUnusable(f"cannot listen on {host}: {error.strerror or error}", help="see serve.host")
 
 
 def _bind_unix(path: str) -> socket.socket:
@@ -59,7 +73,9 @@ def _bind_unix(path: str) -> socket.socket:
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
-        raise PortTaken(f"cannot listen on {path}: {error.strerror or error}", help="see serve.host") from None
+        if error.errno == errno.EADDRINUSE:
+            raise PortTaken(f"{path} is there already, and no socket", help="see serve.host") from None
+        raise _unusable(path, 0, error) from None
     finally:
         os.umask(before)
     listener.setblocking(False)

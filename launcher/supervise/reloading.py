@@ -12,7 +12,7 @@ import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from launcher.errors import PortTaken
+from launcher.errors import KvlaunchError
 from launcher.supervise.classes import Exit
 from launcher.supervise.control import Reply
 from launcher.supervise.http1 import NoAnswer
@@ -145,7 +145,7 @@ class _Candidate:
         """It answers and is what was planned; or, in words, why it won't do (it is gone then)."""
         try:
             self.engine = self._supervisor.start_engine(self._fresh, self._hear, self._end)
-        except (OSError, PortTaken) as error:
+        except (OSError, KvlaunchError) as error:
             return str(error)
         await asyncio.wait((self._verdict, self._ended), return_when=asyncio.FIRST_COMPLETED)
         if self._ended.done():

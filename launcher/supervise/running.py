@@ -10,6 +10,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,8 @@ class Running:
         self.slots_seen: list[dict[str, Any]] = []
         self._active: dict[str, bool | None] = {}
         self.was_ready = False
-        self.endpoint = Endpoint(private or _probe_host(spec.hosts), port, first_key(spec.api_key_file))
+        self._public = Endpoint(_probe_host(spec.hosts), port, first_key(spec.api_key_file))
+        self.endpoint = self._public if private is None else replace(self._public, host=private)
         self._private = private
         self._files = files
         self._log = log
@@ -62,7 +64,7 @@ class Running:
         self._liveness: Liveness | None = None
         home = Path(spec.state_dir) / "engine"
         with contextlib.suppress(OSError):
-            home.mkdir(exist_ok=True, mode=0o700)
+            home.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.argv = engine_command(spec, port, listeners, private)
         env = clean_environment(os.environ, spec.env, str(home))
         self.child: Child = spawn(self.argv, env, spec.cwd, keeper, self._ended, inherit=listeners)
@@ -89,6 +91,8 @@ class Running:
                 self.slots_seen, self._active = self._startup.found.slots, self._startup.found.active
             self._startup = None
         self.was_ready = True
+        # not before: until it serves, nobody takes a connection to the public address
+        self.endpoint = replace(self.endpoint, other=self._public)
         self._liveness = Liveness(self.spec, self.endpoint, self.pid, shortfalls, self._tell)
         self._liveness.slots = self.slots_seen
         self._watch = asyncio.create_task(self._liveness.run())

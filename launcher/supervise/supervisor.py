@@ -29,6 +29,7 @@ from launcher.supervise.logs import Log, now
 from launcher.supervise.measured import keep_measured
 from launcher.supervise.notify import Notifier
 from launcher.supervise.orphans import Orphans
+from launcher.supervise.ports import AddressUnusable
 from launcher.supervise.process import Keeper
 from launcher.supervise.reloading import Reloader
 from launcher.supervise.replan import CannotReplan, replan
@@ -213,6 +214,8 @@ class Supervisor:
             self._engine = self.start_engine(self.spec, self.tell, self.engine_ended)
         except PortTaken as error:
             self.tell(states.CannotStart(ExitClass.PORT_TAKEN, error.message))
+        except AddressUnusable as error:
+            self.tell(states.CannotStart(ExitClass.ADDRESS_UNUSABLE, error.message))
         except OSError as error:
             self.tell(states.CannotStart(ExitClass.CRASH, f"cannot start a process: {error}"))
         else:
@@ -221,7 +224,7 @@ class Supervisor:
     def start_engine(
         self, spec: LaunchSpec, tell: Callable[[Message], None], on_end: Callable[[Running, Exit], None]
     ) -> Running:
-        """Spawn one on the public address. Raises PortTaken and OSError."""
+        """Spawn one on the public address. Raises PortTaken, AddressUnusable and OSError."""
         listeners: list[int] = []
         private = None
         if spec.listen_fd:

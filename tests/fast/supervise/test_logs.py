@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import json
 import resource
+import shutil
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -66,6 +68,20 @@ def test_a_full_disk_costs_lines_and_nothing_else(tmp_path: Path) -> None:
     assert log.counts.lines == 100
     assert log.counts.unwritten > 50
     assert log.ring[-1]["text"] == "line 99"
+
+
+def test_a_folder_that_was_removed_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "_LOOK", 0.0)
+    folder = tmp_path / "l"
+    log = Log(folder)
+    log.add("engine", "info", "before")
+    end = time.monotonic() + 5
+    while not (folder / "log.jsonl").exists() and time.monotonic() < end:
+        time.sleep(0.01)
+    shutil.rmtree(folder)
+    log.add("engine", "info", "after")
+    log.close()
+    assert [record["text"] for record in written(folder)] == ["after"]
 
 
 def test_what_the_writer_cannot_follow_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ def test_what_will_fail_the_same_way_is_not_tried_again() -> None:
     codes = {kind: after(Death(1, kind)) for kind in C if KINDS[kind].deterministic}
     assert {kind: decision.code for kind, decision in codes.items() if isinstance(decision, GiveUp)} == {
         C.BAD_OPTION: 13, C.NOT_EXECUTABLE: 13, C.MODEL_MISSING: 10, C.MODEL_CORRUPT: 13, C.PORT_TAKEN: 16,
-        C.OOM_LOAD: 11, C.ILLEGAL_INSTRUCTION: 13, C.SHORT_OF_PLAN: 13,
+        C.OOM_LOAD: 11, C.ADDRESS_UNUSABLE: 10, C.ILLEGAL_INSTRUCTION: 13, C.SHORT_OF_PLAN: 13,
     }  # fmt: skip
 
 

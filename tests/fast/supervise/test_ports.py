@@ -9,6 +9,7 @@ import pytest
 
 from launcher.errors import PortTaken
 from launcher.supervise import ports
+from launcher.supervise.ports import AddressUnusable
 
 
 def test_a_free_port_is_bound_and_ours_to_see() -> None:
@@ -31,8 +32,12 @@ def test_port_0_prefers_the_last_one_and_does_without() -> None:
 
 
 def test_an_address_of_no_interface_of_ours() -> None:
-    with pytest.raises(PortTaken, match=r"cannot listen on 192\.0\.2\.1"):
+    with pytest.raises(AddressUnusable, match=r"192\.0\.2\.1 is not an address of this machine"):
         ports.bind("192.0.2.1", 0)
+    with pytest.raises(AddressUnusable, match=r"cannot listen on no-such-host\.invalid: "):
+        ports.bind("no-such-host.invalid", 0)
+    with pytest.raises(AddressUnusable, match=r"cannot listen on /nonexistent/a\.sock: No such file"):
+        ports.bind("/nonexistent/a.sock", 0)
 
 
 def test_a_stale_socket_file_is_no_obstacle_and_a_live_one_is() -> None:
@@ -49,6 +54,6 @@ def test_a_stale_socket_file_is_no_obstacle_and_a_live_one_is() -> None:
 def test_a_file_that_is_no_socket_is_not_removed(tmp_path: Path) -> None:
     precious = tmp_path / "notes.sock"
     precious.write_text("mine")
-    with pytest.raises(PortTaken):
+    with pytest.raises(PortTaken, match="is there already, and no socket"):
         ports.bind(str(precious), 0)
     assert precious.read_text() == "mine"

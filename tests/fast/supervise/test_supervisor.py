@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 import time
@@ -75,6 +76,14 @@ def test_the_first_error_line_is_the_reason(stage: Stage) -> None:
     assert any("usage:" in line["text"] for line in record["log"])
 
 
+def test_an_address_that_is_not_ours(stage: Stage) -> None:
+    """With a listener of ours, and with an engine that binds by itself."""
+    for held in (True, False):
+        instance = stage.launch(host="192.0.2.1", listen_fd=held)
+        assert instance.ended() == 10
+        assert "address-unusable: 192.0.2.1 is not an address of this machine" in instance.output.read_text()
+
+
 def test_an_unknown_failure_is_tried_three_times(stage: Stage) -> None:
     stage.bend("at-start", "3\nsomething odd\n")
     instance = stage.launch(backoff=(0.0, 0.05))
@@ -144,6 +153,20 @@ def test_a_crash_of_all_leaves_a_leftover_that_the_next_one_ends(stage: Stage) -
     assert gone(engine)
     again = stage.launch()
     again.ready()
+
+
+def test_the_state_folder_is_removed_under_it(stage: Stage) -> None:
+    """With it went the socket of our probes: they go to the public address, and nothing is taken for hung."""
+    instance = stage.launch(hang_timeout=1.0)
+    instance.ready()
+    engine = instance.engine
+    shutil.rmtree(stage.home / "state")
+    time.sleep(3)
+    status = instance.status
+    assert (status["state"], status["engine_pid"]) == ("ready", engine)
+    os.kill(engine, signal.SIGKILL)
+    instance.ready(but_not=engine)
+    assert json.loads((stage.home / "state" / "status.json").read_text())["restarts"] == 1
 
 
 def test_events_reach_a_command(stage: Stage) -> None:
