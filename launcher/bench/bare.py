@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import socket
 import struct
 import subprocess
@@ -53,6 +54,11 @@ class BareEngine:
 
     def restore(self, name: str = _SAVED) -> None:
         self.post("/slots/0?action=restore", {"filename": name})
+
+    def restore_from(self, other: BareEngine, name: str = _SAVED) -> None:
+        """Another engine's save, which its slot and its context may not be larger than."""
+        shutil.copy(other.folder / name, self.folder / name)
+        self.restore(name)
 
     def held(self) -> list[int]:
         """The tokens that slot 0 holds, read from the head of its own save file."""

@@ -79,6 +79,7 @@ _ACTS = [
 ]
 _WHEN = ("On Monday", "Last week", "In the morning", "After lunch", "At noon", "In March", "On Friday", "Before dawn")
 _COLOURS = ["red", "blue", "green", "yellow", "black", "white", "silver", "golden", "purple", "orange"]
+_ONWARD = 16  # tokens
 _LOCKED = ["safe", "gate", "cabinet", "vault", "locker", "archive", "garage", "cellar", "tower", "shed"]
 
 Tokenize = Callable[[str], list[int]]
@@ -94,7 +95,6 @@ class Story:
     question: list[int]
     answer: list[int]
     onward: list[int]  # plain text of the same kind that goes on
-    fact: str
     newline: int
 
 
@@ -115,7 +115,7 @@ def story(seed: int, depth: float, length: int, context: int, tokenize: Tokenize
             placed = True
         text += tokenize(next(sentences))
     onward: list[int] = []
-    while len(onward) < 24:
+    while len(onward) < _ONWARD:
         onward += tokenize(next(sentences))
     return Story(
         kind=kind,
@@ -123,8 +123,7 @@ def story(seed: int, depth: float, length: int, context: int, tokenize: Tokenize
         needle=needle,
         question=tokenize(f"\nQuestion: What is the pass code of the {lock}?\nAnswer: The pass code of the {lock} is"),
         answer=tokenize(f" {fact}"),
-        onward=onward[:24],
-        fact=fact,
+        onward=onward[:_ONWARD],
         newline=tokenize("\n")[-1],
     )
 
