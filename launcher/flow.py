@@ -261,7 +261,10 @@ def read_capability(profile: Profile, here: Places, engine_help: Path | None, en
         return parse_help(
             engine.help_text.read_text("utf-8"), f"engine {engine.key}", sorted(engine.manifest.patch_ids)
         )
-    return of_pin(profile.engine.patches)
+    try:
+        return of_pin(profile.engine.patches)
+    except ProfileError as error:
+        raise _at(error, profile, "engine.patches") from error
 
 
 def built_engine(case: Case) -> Engine | None:
@@ -298,12 +301,16 @@ def errors_of(case: Case) -> KvlaunchError | None:
 
 def _as_diagnostic(error: ProfileError, profile: Profile) -> Diagnostic:
     key = "model.path" if profile.model.path else "model.package" if profile.model.package else "model.hub"
+    place = profile.nearest_place(key)
     return Diagnostic(
-        error.rule or "KV900",
-        "model-unreadable",
-        Severity.ERROR,
-        key,
-        error.message,
-        help=error.help,
-        place=profile.nearest_place(key),
+        error.rule or "KV900", "model-unreadable", Severity.ERROR, key, error.message, help=error.help, place=place
     )
+
+
+def _at(error: ProfileError, profile: Profile, key: str) -> ProfileError:
+    """The error with the place that wrote the value; as it is where nobody wrote it."""
+    if not profile.is_set(key):
+        return error
+    place = profile.nearest_place(key)
+    found = Diagnostic("KV004", "bad-value", Severity.ERROR, key, error.message, help=error.help, place=place)
+    return ProfileError(error.message, help=error.help, rule="KV004", diagnostics=[found])

