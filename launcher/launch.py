@@ -21,6 +21,9 @@ from launcher.units import format_bytes, format_tokens
 _DEEP_PROBE = 300.0
 """Seconds of idleness after which an engine on a GPU is asked for one token: a lost device shows in nothing else."""
 
+_HANG_FACTOR = 10.0
+"""With hang_timeout = "auto": so many times the longest that the engine was seen to stand still and go on by itself."""
+
 
 def fetch_model(case: Case, report: Reporter) -> Case:
     """The case with its model on this machine, as a file that the engine takes, judged anew.
@@ -137,6 +140,8 @@ def build_spec(case: Case, *, detached: bool) -> LaunchSpec:
         replan=_replan(case),
         idle_stop=0.0 if supervise.idle_stop == "never" else float(supervise.idle_stop),
         on_event=supervise.on_event,
+        metrics=supervise.metrics,
+        memory_limit=0 if supervise.memory_limit == "none" else int(supervise.memory_limit),
         detached=detached,
         engine_key=key,
         measured_file=str(measured_file(case.places.cache, key, case.model, plan.settings)) if key else "",
@@ -144,7 +149,9 @@ def build_spec(case: Case, *, detached: bool) -> LaunchSpec:
         sets=profile.sets,
         directory=profile.sets_directory,
     )
-    if supervise.hang_timeout != "auto":
+    if supervise.hang_timeout == "auto":
+        spec = replace(spec, hang_factor=_HANG_FACTOR)
+    else:
         spec = replace(spec, hang_timeout=supervise.hang_timeout)
     if supervise.start_timeout != "auto":
         spec = replace(spec, start_stall=supervise.start_timeout)

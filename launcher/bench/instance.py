@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -143,6 +143,13 @@ class Instance:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
+
+
+def wait_for(holds: Callable[[], bool], limit: float = 5.0) -> None:
+    end = time.monotonic() + limit
+    while not holds():
+        assert time.monotonic() < end, f"not within {limit:g} s"
+        time.sleep(0.02)
 
 
 def gone(pid: int, limit: float = 2.0) -> bool:

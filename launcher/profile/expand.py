@@ -25,6 +25,7 @@ _MAYBE_PATHS: Mapping[tuple[str, ...], Callable[[str], bool]] = {
     ("model", "chat_template"): lambda text: "/" in text or text.endswith((".jinja", ".jinja2", ".j2")),
     ("serve", "host"): lambda text: text.endswith(".sock"),
     ("serve", "host", "*"): lambda text: text.endswith(".sock"),
+    ("supervise", "metrics"): lambda text: text.endswith(".sock"),
     ("supervise", "on_event", "*"): lambda text: text.startswith(("./", "../", "~")),
 }
 

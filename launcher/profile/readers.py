@@ -236,6 +236,20 @@ def read_host(value: Any) -> str:
     return text
 
 
+def read_page(value: Any) -> str:
+    """Where a page of ours listens that asks for no key: this machine alone may reach it. Empty: nowhere."""
+    if not (text := read_text(value)) or text.endswith(".sock"):
+        return text
+    host, colon, port = text.rpartition(":")
+    if not (colon and re.fullmatch(r"[0-9]{1,5}", port) and 0 < int(port) < 65536):
+        raise BadValue(
+            "KV004", f"{shown(text)} is neither a socket's path nor a host and a port", 'write "127.0.0.1:9105"'
+        )
+    if host not in ("127.0.0.1", "localhost", "[::1]"):
+        raise BadValue("KV004", f"{host} can be reached from elsewhere, and no key is asked for", 'write "127.0.0.1"')
+    return text
+
+
 def read_fallback(value: Any) -> str:
     words = ("residency", "tier", "context")
     if value not in words:

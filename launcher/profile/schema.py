@@ -201,7 +201,18 @@ class Supervise(Table):
     idle_stop: v.DurationOrNever = Field("never", description="Stop when unused; the next connection starts it.")
     strict: bool = Field(False, description="Anything short of the plan is a failure, not `degraded`.")
     fallback: v.Fallbacks = Field((), description="What may be given up, in this order, when memory runs short.")
+    memory_limit: v.SizeOrNone = Field(
+        "none",
+        description="The host memory that the engine may take before it alone is killed for it, where we may make it "
+        "a cgroup of its own: a systemd unit with Delegate=yes.",
+    )
     on_event: v.Texts = Field((), description="A command, as a list of words, that gets each event as JSON on stdin.")
+    metrics: v.Page = Field(
+        "",
+        description="Where our own counters are served, with the engine's after them: a path that ends in .sock, or "
+        "a port of this machine. Empty: nowhere.",
+        examples=["127.0.0.1:9105"],
+    )
 
 
 class Profile(Table):

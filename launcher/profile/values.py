@@ -96,6 +96,10 @@ SizeOrAuto = Annotated[
     Bytes | Literal["auto"],
     _As(r.word_or(("auto",), r.read_size, 'a size such as "12GiB"'), _word(("auto",), _SIZE), _or_word(r.write_size)),
 ]
+SizeOrNone = Annotated[
+    Bytes | Literal["none"],
+    _As(r.word_or(("none",), r.read_size, 'a size such as "12GiB"'), _word(("none",), _SIZE), _or_word(r.write_size)),
+]
 Duration = Annotated[Seconds, _As(r.read_duration, _TIME, r.write_duration)]
 DurationOrAuto = Annotated[
     Seconds | Literal["auto"],
@@ -148,6 +152,7 @@ LayerList = Annotated[Layers, _As(r.read_layers, _text_like(f"({_LAYER_TEXT})?")
 SomeLayers = Annotated[Layers, _As(r.read_some_layers, _text_like(_LAYER_TEXT), str)]
 Endpoints = Annotated[tuple[str, ...], _As(r.list_of(r.read_endpoint, "host:port strings"), _STRINGS)]
 Hosts = Annotated[tuple[str, ...], _As(r.one_or_list(r.read_host, "host"), _SOME_STRINGS)]
+Page = Annotated[str, _As(r.read_page, _text_like(r"(.+\.sock|(127\.0\.0\.1|localhost|\[::1\]):\d{1,5})?"))]
 Patches = Annotated[
     Literal["default", "none"] | tuple[str, ...],
     _As(r.read_patches, _word(("default", "none"), {"type": "array", "items": _text_like("[0-9]{4}")})),

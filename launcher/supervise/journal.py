@@ -21,7 +21,7 @@ class Journal:
         self.watchers: list[Callable[[Reply], None]] = []
         self.last = 0
         self._name = name
-        self._on_event = on_event
+        self.on_event = on_event
         self._kept: deque[Reply] = deque(maxlen=_KEPT)
         self._feeds: set[Feed] = set()
         self._commands: set[asyncio.Task[None]] = set()
@@ -32,8 +32,8 @@ class Journal:
         event: Reply = {"schema": 1, "seq": self.last, "at": now(), "name": self._name, "event": kind, **fields}
         if keep:
             self._kept.append(event)
-            if self._on_event:
-                task = asyncio.create_task(_run(self._on_event, event))
+            if self.on_event:
+                task = asyncio.create_task(_run(self.on_event, event))
                 self._commands.add(task)
                 task.add_done_callback(self._commands.discard)
         for listener in (*self.watchers, *(feed.put for feed in self._feeds)):

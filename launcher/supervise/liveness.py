@@ -2,7 +2,8 @@
 
 Hung is: something is being processed, and neither the counters nor the CPU time have moved for the hang limit; or
 nothing is answered three times in a row and nothing moves. Never while anything moves: with a batch of 8192 the
-counters stood still for 4 s of healthy prefill while /slots answered within 7 ms.
+counters stood still for 4 s of healthy prefill while /slots answered within 7 ms. How long a batch takes on this box
+no plan knows, so the limit is learned: it grows with the longest that was seen.
 """
 
 from __future__ import annotations
@@ -34,6 +35,33 @@ _COUNTER = re.compile(rb"^llamacpp:(prompt_tokens_total|tokens_predicted_total) 
 _INSIDE_BATCH = re.compile(rb"^llamacpp:(?:ubatch|graph_nodes)_total ([\d.e+]+)", re.MULTILINE)
 
 
+class Patience:
+    """How long an engine at work may stand still: `least`, or `factor` times the longest that ended by itself.
+
+    Pure. A standstill counts only when it was watched from move to move: not one that began before there was work.
+    """
+
+    def __init__(self, least: float, factor: float, now: float) -> None:
+        self.least = least
+        self.factor = factor
+        self.moved = now
+        self._longest = 0.0
+        self._watched = False
+
+    @property
+    def limit(self) -> float:
+        return max(self.least, self.factor * self._longest)
+
+    def move(self, now: float) -> None:
+        if self._watched:
+            self._longest = max(self._longest, now - self.moved)
+        self.moved, self._watched = now, True
+
+    def look_away(self) -> None:
+        """Idle, or silent: what ends now says nothing about how long a batch takes."""
+        self._watched = False
+
+
 class Liveness:
     """Watches one serving engine until cancelled. `shortfalls` are those that it became ready with."""
 
@@ -45,7 +73,8 @@ class Liveness:
         shortfalls: tuple[str, ...],
         tell: Callable[[Message], None],
     ) -> None:
-        self._spec = spec
+        self.spec = spec
+        """May be replaced by one that differs in the supervisor's own settings."""
         self._endpoint = endpoint
         self._pid = pid
         self._shortfalls = shortfalls
@@ -64,22 +93,24 @@ class Liveness:
     async def run(self) -> None:
         movement = Movement(self._pid)
         counters: tuple[int, ...] = ()
-        moved = time.monotonic()
-        probed = moved
+        probed = time.monotonic()
+        patience = Patience(self.spec.hang_timeout, self.spec.hang_factor, probed)
         silent_since: float | None = None
         within: tuple[bytes, ...] = ()
         while True:
             await asyncio.sleep(_TICK)
             now = time.monotonic()
+            patience.least, patience.factor = self.spec.hang_timeout, self.spec.hang_factor
             if movement.look(loading=False) == 0.0:
-                moved = now
+                patience.move(now)
             stopped = _is_stopped(movement.pid)
             slots = None if stopped else await self._slots(_IMPATIENT) or await self._slots(_IMPATIENT)
             if slots is None:
                 silent_since = silent_since or now
                 words = "stopped by a signal (SIGSTOP)" if stopped else "does not answer"
                 self._tell(Checked((*self._shortfalls, words)))
-                if now - max(silent_since, moved) >= min(_PATIENCE * _TRIES, self._spec.hang_timeout):
+                patience.look_away()
+                if now - max(silent_since, patience.moved) >= min(_PATIENCE * _TRIES, self.spec.hang_timeout):
                     self._tell(Fault(ExitClass.HUNG, f"no answer for {now - silent_since:.0f} s, and nothing moves"))
                     return
                 continue
@@ -90,17 +121,20 @@ class Liveness:
             if (progress := _counters(slots)) != counters:
                 # a request that came and went between two looks was use as well; the first look knows nothing yet
                 self.used_at = now if counters else self.used_at
-                counters, moved = progress, now
-            elif busy and now - moved > _TICK and (inside := await self._inside_batch()) != within:
-                within, moved = inside, now
+                counters = progress
+                patience.move(now)
+            elif busy and now - patience.moved > _TICK and (inside := await self._inside_batch()) != within:
+                within = inside
+                patience.move(now)
             if busy:
                 self.used_at = now
-                if now - moved >= self._spec.hang_timeout:
-                    words = f"a request is being processed, but nothing has moved for {now - moved:.0f} s"
+                if (still := now - patience.moved) >= patience.limit:
+                    words = f"a request is being processed, but nothing has moved for {still:.0f} s"
                     self._tell(Fault(ExitClass.HUNG, words))
                     return
                 continue
-            due = self._spec.deep_probe and now - max(probed, self.used_at) >= self._spec.deep_probe
+            patience.look_away()
+            due = self.spec.deep_probe and now - max(probed, self.used_at) >= self.spec.deep_probe
             if due or self._suspicious:
                 self._suspicious, probed = False, now
                 if problem := await self._probe(movement):
@@ -129,7 +163,7 @@ class Liveness:
 
     async def _inside_batch(self) -> tuple[bytes, ...]:
         """What moves within one long batch (0008): finished parts of it, on a GPU too, and on the CPU graph nodes."""
-        if "--kv-telemetry" not in self._spec.argv:
+        if "--kv-telemetry" not in self.spec.argv:
             return ()
         try:
             answer = await self._endpoint.get("/metrics", _IMPATIENT)
@@ -139,7 +173,7 @@ class Liveness:
 
     async def _counted(self, limit: float) -> dict[str, int] | None:
         """The engine's own counters. It prints six digits of them, so only their rate means something."""
-        if "--metrics" not in self._spec.argv:
+        if "--metrics" not in self.spec.argv:
             return None
         try:
             answer = await self._endpoint.get("/metrics", limit)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from launcher.errors import KvlaunchError
+from launcher.supervise import ports
 from launcher.supervise.http1 import Endpoint, NoAnswer
 from launcher.supervise.logs import Counts
 from launcher.supervise.states import State
@@ -76,39 +77,37 @@ async def engines_page(endpoint: Endpoint) -> str:
 
 
 class Page:
-    """Answers every GET on `where` (a socket path, or `host:port`; empty: nowhere) with the page."""
+    """Answers every GET with the page, on a socket path or `host:port`; nowhere, to begin with."""
 
-    def __init__(self, where: str, text: Callable[[], Awaitable[str]]) -> None:
-        self._where = where
+    def __init__(self, text: Callable[[], Awaitable[str]]) -> None:
+        self._where = ""
         self._text = text
         self._server: asyncio.Server | None = None
 
-    async def open(self) -> str | None:
-        """In words why it can't be; an instance runs without as well."""
-        if not self._where:
+    async def move(self, where: str) -> str | None:
+        """Listen there from now on; empty: nowhere. In words why it can't be: an instance runs without as well."""
+        if where == self._where:
             return None
+        self.close()
+        self._where = where
         try:
-            self._server = await self._listen()
-        except (OSError, ValueError) as error:
-            return f"no metrics page on {self._where}: {error}"
+            self._server = await self._listen() if where else None
+        except (OSError, KvlaunchError) as error:
+            return f"no metrics page on {where}: {error}"
         return None
 
     def close(self) -> None:
         if self._server is not None:
             self._server.close()
-            if self._where.startswith("/"):
+            self._server = None
+            if ports.is_unix(self._where):
                 Path(self._where).unlink(missing_ok=True)
 
     async def _listen(self) -> asyncio.Server:
-        if self._where.startswith("/"):
-            Path(self._where).unlink(missing_ok=True)
-            before = os.umask(0o177)
-            try:
-                return await asyncio.start_unix_server(self._answer, self._where, limit=_HEAD)
-            finally:
-                os.umask(before)
+        if ports.is_unix(self._where):
+            return await asyncio.start_unix_server(self._answer, sock=ports.bind(self._where, 0), limit=_HEAD)
         host, _, port = self._where.rpartition(":")
-        return await asyncio.start_server(self._answer, host or "127.0.0.1", int(port), limit=_HEAD)
+        return await asyncio.start_server(self._answer, sock=ports.bind(host.strip("[]"), int(port)), limit=_HEAD)
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, TimeoutError, asyncio.LimitOverrunError, asyncio.IncompleteReadError):

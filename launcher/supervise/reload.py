@@ -18,9 +18,9 @@ _WORDS = {
 }
 _LORA = "--lora-scaled"
 _SUPERVISORS_OWN = (
-    "start_stall", "stop_timeout", "hang_timeout", "deep_probe", "restart", "strict", "fallback", "replan", "idle_stop",
-    "tally_window", "tally_limit", "backoff", "stable_after", "profile", "sets", "directory", "memory", "measured_file",
-    "expected", "model_bytes",
+    "start_stall", "stop_timeout", "hang_timeout", "hang_factor", "deep_probe", "restart", "strict", "fallback",
+    "replan", "idle_stop", "tally_window", "tally_limit", "backoff", "stable_after", "profile", "sets", "directory",
+    "memory", "measured_file", "expected", "model_bytes", "on_event", "metrics",
 )  # fmt: skip
 
 

@@ -98,6 +98,8 @@ class Reloader:
             here.restart_as(fresh)
         else:
             here.adopt(fresh)
+            if here.engine is not None:
+                here.engine.take(fresh)
             here.journal.add("reload", stage="done", way=way)
 
     async def _hand_over(self, candidate: _Candidate, fresh: LaunchSpec) -> None:

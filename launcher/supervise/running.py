@@ -97,6 +97,12 @@ class Running:
         self._liveness.slots = self.slots_seen
         self._watch = asyncio.create_task(self._liveness.run())
 
+    def take(self, fresh: LaunchSpec) -> None:
+        """A launch that differs in the supervisor's own settings only: they hold from now on."""
+        self.spec = fresh
+        if self._liveness is not None:
+            self._liveness.spec = fresh
+
     def retell(self, tell: Callable[[Message], None]) -> None:
         """Its messages go to somebody else from now on: it was a candidate, now it serves."""
         self._tell = tell

@@ -83,7 +83,8 @@ class LaunchSpec:
     """Loading counts as stalled when I/O, memory, CPU time and log have all stood still for this long."""
     stop_timeout: float = 10.0
     hang_timeout: float = 60.0
-    """max(60 s, 10 × the planned batch time): the plan knows the batch, so the CLI does the arithmetic."""
+    hang_factor: float = 0.0
+    """The limit grows to so many times the longest batch that was seen (liveness.py). 0: it stays `hang_timeout`."""
     deep_probe: float = 0.0
     """Ask for one token after so long idle: a lost device shows in nothing else. 0: never."""
     restart: str = "on-failure"
@@ -94,6 +95,8 @@ class LaunchSpec:
     """A command that prints a new LaunchSpec; `--give-up NAME` is added once for each step already taken."""
     idle_stop: float = 0.0
     """Stop the engine when unused for so long; the next connection starts it. 0: never. Needs `listen_fd`."""
+    memory_limit: int = 0
+    """Host memory of the engine's own cgroup, in bytes. 0: none."""
     on_event: tuple[str, ...] = ()
     """A command that gets each event as JSON on its standard input."""
     metrics: str = ""

@@ -76,7 +76,7 @@ class Supervisor:
         answers = Answers(self, self._reloader, files, log)
         fallback = Path(spec.state_dir) / "control.sock"
         self._control = Control(Path(spec.socket), fallback, answers.answer, answers.subscribe)
-        self._page = metrics.Page(spec.metrics, answers.metrics)
+        self._page = metrics.Page(answers.metrics)
 
     # --- the owner ----------------------------------------------------------------------------------------------------
 
@@ -92,8 +92,7 @@ class Supervisor:
         await self._control.open()
         self.go(self._control.keep())
         self.go(self._chores())
-        if problem := await self._page.open():
-            self.say("error", problem)
+        await self._move_page(self.spec.metrics)
         while self._finished is None:
             self._take(await self._inbox.get())
         await self._close()
@@ -331,8 +330,14 @@ class Supervisor:
         """From now on this is the launch. The running engine stays what it is."""
         self.spec = fresh
         self._setting = _setting(fresh)
+        self.journal.on_event = fresh.on_event
+        self.go(self._move_page(fresh.metrics))
         self._planned_without = ()
         self._files.write("launch", fresh.as_json())
+
+    async def _move_page(self, where: str) -> None:
+        if problem := await self._page.move(where):
+            self.say("error", problem)
 
     def restart_as(self, fresh: LaunchSpec) -> None:
         """Stop, and start as that. The public address is kept where it can be."""

@@ -77,6 +77,8 @@ def test_what_is_written_as_default_is_the_default(write: Write) -> None:
         (MODEL + '[engine]\npatches = ["0006", "0010"]', "engine.patches", ("0006", "0010")),
         (MODEL + '[supervise]\nidle_stop = "15min"', "supervise.idle_stop", 900.0),
         (MODEL + '[supervise]\nfallback = ["residency", "tier"]', "supervise.fallback", ("residency", "tier")),
+        (MODEL + '[supervise]\nmetrics = "[::1]:9105"', "supervise.metrics", "[::1]:9105"),
+        (MODEL + '[supervise]\nmemory_limit = "8GiB"', "supervise.memory_limit", 8 << 30),
         (MODEL + '[supervise]\non_event = ["notify-send", "kv"]', "supervise.on_event", ("notify-send", "kv")),
         (MODEL + "[kv]\nreuse = { affinity = true }", "kv.reuse.affinity", True),
     ],

@@ -96,6 +96,12 @@ def test_a_duration_is_written_so_that_it_reads_the_same(milliseconds: int) -> N
         ("engine.args = '-ngl 9'", "KV003", "engine.args"),
         ("supervise.stop_timeout = '10'", "KV005", "supervise.stop_timeout"),
         ("supervise.fallback = ['tier', 'tyer']", "KV004", "supervise.fallback.1"),
+        ("supervise.metrics = '9105'", "KV004", "supervise.metrics"),
+        ("supervise.metrics = '127.0.0.1:0'", "KV004", "supervise.metrics"),
+        ("supervise.metrics = '0.0.0.0:9105'", "KV004", "supervise.metrics"),
+        ("supervise.metrics = '192.168.1.20:9105'", "KV004", "supervise.metrics"),
+        ("supervise.memory_limit = 'auto'", "KV004", "supervise.memory_limit"),
+        ("supervise.memory_limit = 1000", "KV003", "supervise.memory_limit"),
         ("env.A = 1.5", "KV003", "env.A"),
         ('env."A=B" = "x"', "KV004", "env.A=B"),
         ("model.sha256 = 'abc'", "KV004", "model.sha256"),
@@ -142,6 +148,7 @@ def test_paths_are_relative_to_the_file(load: Load, tmp_path: Path) -> None:
         serve = { host = ["run/kv.sock", "127.0.0.1"], api_key_file = "~/keys" }
         engine.binary = "/opt/x"
         supervise.on_event = ["./hook", "arg"]
+        supervise.metrics = "run/page.sock"
         """
     )
     assert profile.model.path == tmp_path / "a/../m.gguf"  # a link may stand before the ..
@@ -152,6 +159,7 @@ def test_paths_are_relative_to_the_file(load: Load, tmp_path: Path) -> None:
     assert profile.serve.api_key_file == Path("/home/u/keys")
     assert profile.engine.binary == Path("/opt/x")
     assert profile.supervise.on_event == (str(tmp_path / "hook"), "arg")
+    assert profile.supervise.metrics == str(tmp_path / "run/page.sock")
 
 
 def test_variables(load: Load, faults: Faults, tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
 """Stands in for llama-server where a real one can't show the fault: speaks its routes and its log, and misbehaves.
 
 Behaviour comes from the folder named by FAKE_FOLDER, read anew for each request. Files in it: `hang` (the queue hangs,
-health says ok), `slow` (it loads for as long as the file is there), `busy` (a slot is processing and its counters stand
-still), `no-token`, `at-start` (what to write and how to exit instead of serving: the exit code on the first line).
+health says ok), `slow` (it loads for as long as the file is there), `busy` (a slot is processing, and its counter
+stands at what is written there), `no-token`, `at-start` (what to write and how to exit instead of serving: the exit
+code on the first line).
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/props":
             return self.send({"total_slots": 1, "model_alias": value("--alias", "m")})
         slot = {"id": 0, "n_ctx": int(value("-c", "512")), "is_processing": asked("busy"), "id_task": 1}
+        if asked("busy"):
+            slot["n_prompt_tokens_processed"] = int((FOLDER / "busy").read_text() or 0)
         return self.send([slot])
 
     def do_POST(self) -> None:

@@ -6,14 +6,17 @@ import json
 import os
 import shutil
 import signal
+import socket
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.bench.instance import Instance, free_port, gone
-from launcher.supervise import proc
+import pytest
+
+from launcher.bench.instance import Instance, free_port, gone, wait_for
+from launcher.supervise import ports, proc
 from launcher.supervise.spec import Expected, LaunchSpec
 
 if TYPE_CHECKING:
@@ -58,6 +61,18 @@ def test_a_slot_at_work_in_which_nothing_moves(stage: Stage) -> None:
     status = instance.ready(but_not=engine)
     assert status["last_exit"]["class"] == "hung"
     assert "nothing has moved" in status["last_exit"]["line"]
+
+
+def test_a_batch_as_long_as_those_before_is_no_hang(stage: Stage) -> None:
+    """The limit grows with what was seen: 3.5 s at first, then ten times the two seconds that it once stood still."""
+    instance = stage.launch(hang_timeout=3.5, hang_factor=10.0)
+    instance.ready()
+    engine = instance.engine
+    for n in range(3):
+        stage.bend("busy", str(n))
+        time.sleep(2)
+    time.sleep(6)
+    assert (instance.status["state"], instance.engine) == ("ready", engine)
 
 
 def test_no_token_is_not_ready(stage: Stage) -> None:
@@ -182,8 +197,6 @@ def test_events_reach_a_command(stage: Stage) -> None:
 
 
 def test_systemd_is_told(stage: Stage) -> None:
-    import socket
-
     address = stage.home / "notify"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ear:
         ear.bind(str(address))
@@ -200,16 +213,51 @@ def test_systemd_is_told(stage: Stage) -> None:
             heard += ear.recv(4096).decode() + "\n"
 
 
-def test_a_metrics_page(stage: Stage) -> None:
-    import http.client
-
+def test_a_metrics_page_and_where_a_reload_moves_it(stage: Stage) -> None:
     port = free_port()
-    stage.launch(metrics=f"127.0.0.1:{port}").ready()
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-    connection.request("GET", "/metrics")
-    text = connection.getresponse().read().decode()
-    assert 'kvlaunch_state{name="f",state="ready"} 1' in text
-    assert Path(f"/proc/{stage.started[0].pid}").exists()
+    instance = stage.launch(metrics=f"127.0.0.1:{port}")
+    instance.ready()
+    engine = instance.engine
+    with socket.create_connection(("127.0.0.1", port), 5) as client:
+        assert 'kvlaunch_state{name="f",state="ready"} 1' in _page(client)
+
+    page = stage.home / "page.sock"
+    assert _reload(instance, replace(instance.spec, metrics=str(page))) == "at-once"
+    wait_for(page.exists)
+    assert page.stat().st_mode & 0o077 == 0
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(page))
+        assert "kvlaunch_starts_total" in _page(client)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), 5)
+    assert instance.engine == engine
+
+    with ports.bind("127.0.0.1", port):
+        assert _reload(instance, replace(instance.spec, metrics=f"127.0.0.1:{port}")) == "at-once"
+        said = f"no metrics page on 127.0.0.1:{port}: port {port} on 127.0.0.1 is taken by pid {os.getpid()}"
+        wait_for(lambda: any(said in record["text"] for record in instance.client.logs(level="error")))
+    assert instance.status["state"] == "ready"
+
+
+def _page(client: socket.socket) -> str:
+    client.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+    with client.makefile("rb") as answer:
+        return answer.read().decode()
+
+
+def test_other_timeouts_and_commands_hold_at_once(stage: Stage) -> None:
+    """The running engine is judged by the new limit, and events go to the new command."""
+    sink = stage.home / "events"
+    instance = stage.launch()
+    instance.ready()
+    engine = instance.engine
+    fresh = replace(instance.spec, hang_timeout=1.5, on_event=("/bin/sh", "-c", f"cat >> {sink}"))
+    assert _reload(instance, fresh) == "at-once"
+    stage.bend("busy")
+    wait_for(lambda: instance.status["engine_pid"] != engine, limit=12)
+    stage.straighten("busy")
+    assert instance.ready()["last_exit"]["class"] == "hung"
+    wait_for(lambda: '"hung"' in sink.read_text())
 
 
 def _reload(instance: Instance, fresh: LaunchSpec, *, beside: bool = False, dry_run: bool = False) -> str:
