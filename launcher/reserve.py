@@ -35,11 +35,6 @@ def reserve(here: Places, name: str, needs: Mapping[str, int]) -> None:
     (_folder(here) / f"{name}.json").write_text(json.dumps(entry))
 
 
-def release(here: Places, name: str) -> None:
-    """The start failed before it took anything."""
-    (_folder(here) / f"{name}.json").unlink(missing_ok=True)
-
-
 def reserved(here: Places, *, besides: str) -> dict[str, int]:
     """Bytes by device that other starts will take. Entries that count no longer are removed."""
     sums: dict[str, int] = {}

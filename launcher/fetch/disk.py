@@ -22,14 +22,15 @@ def hash_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def disk_error(error: OSError, folder: Path, need: int | None = None) -> BuildError:
-    """What an OSError of writing into `folder` means to a person."""
+def disk_error(error: OSError, folder: Path, need: int | None = None, *, resumes: bool = False) -> BuildError:
+    """What an OSError of writing into `folder` means to a person; `resumes`: what was written so far is of use."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         there = next((p for p in (folder, *folder.parents) if p.exists()), Path("/"))
         free = format_bytes(shutil.disk_usage(there).free)
         wanted = f", {format_bytes(need)} needed" if need else ""
+        rest = "What has arrived is kept; the next try goes on from there." if resumes else "Nothing half is kept."
         return BuildError(
             f"no space left for {folder}: {free} free{wanted}",
-            help="Free some space, or point XDG_CACHE_HOME and XDG_DATA_HOME to another disk. Nothing half is kept.",
+            help=f"Free some space, or point XDG_CACHE_HOME and XDG_DATA_HOME to another disk. {rest}",
         )
     return BuildError(f"cannot write in {folder}: {error.strerror or error}")

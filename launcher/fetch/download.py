@@ -48,7 +48,7 @@ def download(
         try:
             _fetch(remote, part, progress, settings)
         except OSError as error:
-            raise disk_error(error, into, remote.size) from error
+            raise disk_error(error, into, remote.size, resumes=True) from error
         found = hash_file(part)
         if expected is not None and found != expected:
             part.unlink()

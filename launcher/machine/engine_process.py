@@ -16,6 +16,7 @@ from launcher.errors import BuildError, EngineRefused, GaveUp, KvlaunchError, Us
 from launcher.machine.engine_devices import merge, parse_devices
 from launcher.machine.types import Machine
 
+_HEADING = "Available devices:"  # common/arg.cpp, --list-devices
 _KEPT = ("HOME", "PATH", "LD_LIBRARY_PATH", "XDG_RUNTIME_DIR", "TMPDIR")
 _DEVICES = ("CUDA_", "HIP_", "ROCR_", "HSA_", "VK_", "GGML_VK_", "MESA_")  # which devices there are, and their drivers
 
@@ -47,6 +48,8 @@ def list_devices(server: Path, *, rpc: Sequence[str] = (), timeout: float = 30.0
     done = run_engine_program(server, ["--list-devices"], rpc=rpc, timeout=timeout)
     if done.returncode != 0:
         raise EngineRefused(f"{server.name} --list-devices {done.ending}: {done.last_words}")
+    if _HEADING not in done.output:
+        raise EngineRefused(f"{server} lists no devices: is it a llama-server?", help="name the engine's own server")
     return done.output
 
 

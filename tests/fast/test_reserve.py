@@ -29,8 +29,6 @@ def test_two_starts_at_once_see_each_other(here: Places) -> None:
         reserve.reserve(here, "first", {"host": 100, "CUDA0": 50})
     assert reserve.reserved(here, besides="second") == {"host": 100, "CUDA0": 50}
     assert reserve.reserved(here, besides="first") == {}
-    reserve.release(here, "first")
-    assert reserve.reserved(here, besides="second") == {}
 
 
 def test_what_serves_is_counted_by_the_kernel_and_no_more_by_us(here: Places) -> None:

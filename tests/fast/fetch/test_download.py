@@ -117,4 +117,4 @@ def test_a_full_disk_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(module, "_fetch", full)
     with pytest.raises(BuildError, match="no space left") as caught:
         download(RemoteFile("http://x.test/f", "f", 10, None), tmp_path)
-    assert caught.value.code == 12
+    assert caught.value.code == 12 and "What has arrived is kept" in caught.value.help

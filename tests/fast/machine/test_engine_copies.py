@@ -104,19 +104,24 @@ def test_nobody_answers() -> None:
 
 def test_the_engine_s_list_with_several_workers(tmp_path: Path) -> None:
     server = tmp_path / "llama-server"
-    server.write_text('#!/bin/sh\necho "$@"\n')
+    server.write_text('#!/bin/sh\necho "Available devices:"\necho "$@"\n')
     server.chmod(0o755)
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
         first, second = (f"127.0.0.1:{s.getsockname()[1]}" for s in (one, two))
-        assert list_devices(server) == "--list-devices\n"
-        assert list_devices(server, rpc=[first]) == f"--rpc {first} --list-devices\n"
-        assert list_devices(server, rpc=[first, second]) == f"--rpc {first},{second} --list-devices\n"
+        assert list_devices(server) == "Available devices:\n--list-devices\n"
+        assert list_devices(server, rpc=[first]) == f"Available devices:\n--rpc {first} --list-devices\n"
+        assert list_devices(server, rpc=[first, second]) == f"Available devices:\n--rpc {first},{second} --list-devices\n"
+
+
+def test_a_program_that_is_no_server_of_ours(tmp_path: Path) -> None:
+    with pytest.raises(EngineRefused, match="lists no devices: is it a llama-server"):
+        list_devices(script(tmp_path, "exit 0"))
 
 
 def test_the_workers_of_a_profile(tmp_path: Path) -> None:
     """Known: left alone. Answering: merged in. Not answering: a note, and the machine as it was."""
     server = tmp_path / "llama-server"
-    server.write_text("#!/bin/sh\necho '  RPC0: h:1 (1024 MiB, 1000 MiB free)'\n")
+    server.write_text("#!/bin/sh\necho 'Available devices:'\necho '  RPC0: h:1 (1024 MiB, 1000 MiB free)'\n")
     server.chmod(0o755)
     known = Machine(devices=(Device(id="RPC0", name="recorded"),))
     assert with_workers(known, tmp_path / "gone", ["h:1"]) is known
