@@ -132,13 +132,10 @@ def _mounts(tree: Tree, controller: str) -> list[tuple[int, str, str]]:
 
 def _below(own: str, root: str) -> str:
     """The group's path below the mount point. In a container its own group may be the mount's root, by another name."""
-    if ".." in own.split("/"):
-        return ""  # outside of this cgroup namespace
-    own = own.rstrip("/")
-    if root == "/":
-        return own
-    root = root.rstrip("/")
-    return own[len(root) :] if own == root or own.startswith(root + "/") else ""
+    own, root = own.rstrip("/"), root.rstrip("/")
+    below = own[len(root) :] if own == root or own.startswith(root + "/") else ""
+    # both are told from this cgroup namespace's root: what still leads upwards lies outside of the mount
+    return "" if ".." in below.split("/") else below
 
 
 def _unescape(text: str) -> str:

@@ -189,8 +189,10 @@ def spawn(
     on_exit: Callable[[Exit], None],
     *,
     inherit: Sequence[int] = (),
+    cgroup: str | None = None,
 ) -> Child:
-    """Start `argv` in a session of its own. `inherit` are descriptors that it keeps under their own numbers."""
+    """Start `argv` in a session of its own. `inherit` are descriptors that it keeps under their own numbers; `cgroup`
+    is the cgroup.procs by which it leaves ours."""
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError("the death signal belongs to the thread that forks: spawn on the main thread")
     keeper.check()
@@ -201,14 +203,20 @@ def spawn(
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
-        _become(list(argv), dict(env), cwd, parent, write_end, inherit)
+        _become(list(argv), dict(env), cwd, parent, write_end, inherit, cgroup)
     os.close(write_end)
     keeper.hold(pid)
     return Child(pid, read_end, keeper, on_exit)
 
 
 def _become(
-    argv: list[str], env: dict[str, str], cwd: str, parent: int, output: int, inherit: Sequence[int]
+    argv: list[str],
+    env: dict[str, str],
+    cwd: str,
+    parent: int,
+    output: int,
+    inherit: Sequence[int],
+    cgroup: str | None,
 ) -> None:  # pragma: no cover - runs in the forked child
     """The stub between fork and exec. It takes no lock and imports nothing: the log's thread may have held any of them.
 
@@ -219,6 +227,13 @@ def _become(
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:  # it died before the call
             os._exit(_EXEC_FAILED)
+        if cgroup is not None:
+            try:
+                door = os.open(cgroup, os.O_WRONLY)
+                os.write(door, b"0")
+                os.close(door)
+            except OSError:
+                pass  # it stays in ours; whether that matters is asked when it is ready
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)

@@ -14,7 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from launcher.supervise import cgroup, leftover, ports, proc
+from launcher.supervise import leftover, ports, proc
+from launcher.supervise.cgroup import Group
 from launcher.supervise.classes import Evidence, Exit, ExitClass, classify
 from launcher.supervise.command import engine_command
 from launcher.supervise.files import InstanceFiles
@@ -40,6 +41,7 @@ class Running:
         port: int,
         listeners: Sequence[int],
         private: str | None,
+        group: Group,
         keeper: Keeper,
         files: InstanceFiles,
         log: Log,
@@ -59,7 +61,9 @@ class Running:
         self._log = log
         self._tell = tell
         self._on_end = on_end
-        self._oom_kills = cgroup.oom_kills()
+        self._group = group
+        self._oom_kills = group.oom_kills()
+        self._killed_for_memory = False
         self._brake = Brake()
         self._liveness: Liveness | None = None
         home = Path(spec.state_dir) / "engine"
@@ -67,10 +71,10 @@ class Running:
             home.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.argv = engine_command(spec, port, listeners, private)
         env = clean_environment(os.environ, spec.env, str(home))
-        self.child: Child = spawn(self.argv, env, spec.cwd, keeper, self._ended, inherit=listeners)
+        self.child: Child = spawn(self.argv, env, spec.cwd, keeper, self._ended, inherit=listeners, cgroup=group.door)
         leftover.remember(files, self.child.pid, self.child.birth, spec.engine_key)
         self._output = Output(self.child.output, self._heard)
-        self._startup: Startup | None = Startup(spec, self.endpoint, self.child.pid, self.facts, tell, progress)
+        self._startup: Startup | None = Startup(spec, self.endpoint, self.child.pid, group, self.facts, tell, progress)
         self._watch: asyncio.Task[None] | None = asyncio.create_task(self._startup.run())
 
     @property
@@ -149,8 +153,7 @@ class Running:
         return self._active
 
     def classify(self, end: Exit) -> tuple[ExitClass, str | None]:
-        killed_for_memory = cgroup.oom_kills() > self._oom_kills
-        return classify(Evidence(end, self.was_ready, oom_kill=killed_for_memory, errors=self.facts.errors))
+        return classify(Evidence(end, self.was_ready, oom_kill=self._killed_for_memory, errors=self.facts.errors))
 
     def _heard(self, raw: bytes) -> None:
         if not self._brake.lets_pass(raw, time.monotonic()):
@@ -171,6 +174,8 @@ class Running:
     def _ended(self, end: Exit) -> None:
         self.unwatch()
         self._output.drain()
+        self._killed_for_memory = self._group.oom_kills() > self._oom_kills
+        self._group.remove()
         leftover.forget(self._files, self.pid)
         if self._private is not None:
             Path(self._private).unlink(missing_ok=True)

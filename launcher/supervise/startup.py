@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from launcher.supervise import evidence, ports, proc, ready
+from launcher.supervise.cgroup import Group
 from launcher.supervise.classes import ExitClass
 from launcher.supervise.http1 import Endpoint, NoAnswer
 from launcher.supervise.lines import Facts
@@ -91,6 +92,7 @@ class Startup:
         spec: LaunchSpec,
         endpoint: Endpoint,
         pid: int,
+        group: Group,
         facts: Facts,
         tell: Callable[[Message], None],
         progress: Callable[[float | None, int], None],
@@ -98,6 +100,7 @@ class Startup:
         self._spec = spec
         self._endpoint = endpoint
         self._pid = pid
+        self._group = group
         self._facts = facts
         self._tell = tell
         self._progress = progress
@@ -178,6 +181,8 @@ class Startup:
         shortfalls = list(verdict.shortfalls)
         if not self._spec.listen_fd and ports.listens(proc.real(self._pid), self._endpoint.port) is False:
             shortfalls.append(f"port {self._endpoint.port}: the listener there is not our engine's")
+        if self._spec.memory_limit and not self._group.holds(self._pid):
+            shortfalls.append("supervise.memory_limit: no cgroup can be made here (a systemd unit needs Delegate=yes)")
         if problem := await one_token(self._endpoint, limit=None):
             shortfalls.append(problem)
         found = Found(props, slots, ready.active(expected, shown, self._facts))

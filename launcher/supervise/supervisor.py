@@ -21,6 +21,7 @@ from launcher.errors import AlreadyRunning, PortTaken
 from launcher.supervise import face, leftover, metrics, policy, proc, settle, states
 from launcher.supervise.address import Address
 from launcher.supervise.answers import Answers
+from launcher.supervise.cgroup import Home
 from launcher.supervise.classes import Exit, ExitClass
 from launcher.supervise.control import Control
 from launcher.supervise.files import InstanceFiles
@@ -62,6 +63,7 @@ class Supervisor:
         self._finished: int | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._keeper = Keeper()
+        self._home = Home()
         self._orphans = Orphans()
         self._notifier = Notifier(os.environ)
         self._address = Address(spec, files)
@@ -85,6 +87,7 @@ class Supervisor:
         self._catch_signals()
         if killed := leftover.reap(self._files):
             self.say("warn", f"ended what an earlier supervisor had left behind: pid {', '.join(map(str, killed))}")
+        self._home.settle()
         # the engine's start comes first: a client can wait for the socket while it loads
         self.tell(states.Begin())
         while not self._inbox.empty():
@@ -235,6 +238,7 @@ class Supervisor:
             self._address.port,
             listeners,
             private,
+            self._home.group(spec.memory_limit),
             self._keeper,
             self._files,
             self._log,

@@ -16,6 +16,7 @@ import pytest
 
 from launcher.bench.instance import free_port
 from launcher.bench.systemd import Systemd, Unavailable, booted
+from launcher.supervise.client import Client
 from launcher.supervise.spec import Expected, LaunchSpec
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -68,9 +69,14 @@ Restart=on-failure
 RestartSec=100ms
 RestartPreventExitStatus=10 11 12 13 14 15 16
 OOMPolicy=continue
+Delegate=yes
 {service}
 """,
         )
+
+    @property
+    def client(self) -> Client:
+        return Client(Path(self.spec.socket), self.spec.name)
 
     def engines(self) -> list[int]:
         """Living engines of this unit, wherever they are."""

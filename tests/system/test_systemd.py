@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
 import signal
@@ -9,7 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.bench.instance import gone
+from launcher.bench.instance import gone, wait_for
 
 if TYPE_CHECKING:
     from conftest import Unit
@@ -91,3 +92,39 @@ def test_a_socket_unit_holds_the_port(unit: Unit) -> None:
     unit.systemd.run("systemctl", "restart", unit.service)
     assert _get(unit.spec.port) == 200
     assert Path(unit.spec.state_dir, "status.json").exists()
+
+
+def _group(pid: int) -> str:
+    """Its memory cgroup."""
+    rows = (row.split(":", 2) for row in Path(f"/proc/{pid}/cgroup").read_text().splitlines())
+    found = {controllers: path for _, controllers, path in rows}
+    return found.get("memory", found.get("", ""))
+
+
+def test_the_engine_alone_is_killed_at_the_profiles_memory_limit(unit: Unit) -> None:
+    unit.install(memory_limit=96 << 20)
+    unit.systemd.run("systemctl", "start", unit.service)
+    before = unit.systemd.show(unit.service, "MainPID", "NRestarts", "ActiveState")
+    (engine,) = unit.engines()
+    assert _group(engine).endswith("/engine-1")
+    assert unit.client.status()["state"] == "ready"
+
+    (unit.home / "eat").touch()
+    with contextlib.suppress(ConnectionError, http.client.HTTPException):
+        _get(unit.spec.port)  # in the middle of which it ends
+    assert _get(unit.spec.port) == 200  # by the next one
+    wait_for(lambda: unit.client.status()["state"] == "ready")
+    assert unit.client.status()["last_exit"]["class"] == "host-oom"
+    assert unit.systemd.show(unit.service, "MainPID", "NRestarts", "ActiveState") == before
+    (second,) = unit.engines()
+    assert _group(second).endswith("/engine-2")
+
+
+def test_a_limit_that_cannot_be_kept_is_said(unit: Unit) -> None:
+    """Somebody else lives in the unit's cgroup: none can be made below."""
+    unit.install("ExecStartPre=/bin/sh -c 'setsid sleep 60 &'", memory_limit=96 << 20)
+    unit.systemd.run("systemctl", "start", unit.service)
+    status = unit.client.status()
+    assert status["state"] == "degraded"
+    assert status["reason"].startswith("supervise.memory_limit: no cgroup can be made here")
+    unit.systemd.run("systemctl", "kill", "--kill-whom=all", "-s", "KILL", unit.service)

@@ -97,6 +97,8 @@ def test_v1_limit_of_an_ancestor_that_the_container_hides(box: Any) -> None:
         ("/docker/abc", "/docker/abc/in", ["/sys/fs/cgroup/in", "/sys/fs/cgroup"]),
         ("/docker/abc", "/docker/abcdef", ["/sys/fs/cgroup"]),
         ("/", "/../../elsewhere", ["/sys/fs/cgroup"]),
+        ("/../..", "/../../a/b", ["/sys/fs/cgroup/a/b", "/sys/fs/cgroup/a", "/sys/fs/cgroup"]),
+        ("/../a", "/../../b", ["/sys/fs/cgroup"]),
     ],
 )
 def test_paths_under_the_mount(box: Any, mount_root: str, own: str, directories: list[str]) -> None:

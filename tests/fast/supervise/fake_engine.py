@@ -2,8 +2,8 @@
 
 Behaviour comes from the folder named by FAKE_FOLDER, read anew for each request. Files in it: `hang` (the queue hangs,
 health says ok), `slow` (it loads for as long as the file is there), `busy` (a slot is processing, and its counter
-stands at what is written there), `no-token`, `at-start` (what to write and how to exit instead of serving: the exit
-code on the first line).
+stands at what is written there), `no-token`, `eat` (once, 256 MiB of memory), `at-start` (what to write and how to
+exit instead of serving: the exit code on the first line).
 """
 
 from __future__ import annotations
@@ -50,6 +50,9 @@ class Handler(BaseHTTPRequestHandler):
     def queue(self) -> None:
         while asked("hang"):
             time.sleep(0.05)
+        if asked("eat"):
+            (FOLDER / "eat").rename(FOLDER / "eaten")
+            print(len(b"x" * (256 << 20)), flush=True)
 
     def do_GET(self) -> None:
         if self.path == "/health":
