@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from launcher.diagnostic import Severity
 from launcher.model.layers import Memory
+from launcher.plan.kv import HOST
 from launcher.plan.verdict import Fit
 from launcher.rules.case import Case
 from launcher.rules.facts import windowed
@@ -130,6 +131,32 @@ def swa_full_without_windows(case: Case) -> Iterator[Found]:
     elif case.model.memory is Memory.DSV4:
         # src/llama-model.cpp:2998: its windows lie beside compressed rows, which can't be kept whole
         yield Found("kv.swa_full", f"the windows of {case.model.arch} can't keep the whole context")
+
+
+@rule(
+    "KV206",
+    "limit-below-plan",
+    Severity.ERROR,
+    Act.CRASH,
+    needs=Needs.MODEL,
+    why="In a cgroup of its own the engine is killed at supervise.memory_limit; what the plan counts for the host, "
+    "less what the kernel may drop, is more than that.",
+    cost="It is killed while it loads, each time.",
+    example=Example(_MODEL + '[supervise]\nmemory_limit = "1MiB"\n'),
+    counter=Example(_MODEL + '[supervise]\nmemory_limit = "64GiB"\n'),
+)
+def limit_below_plan(case: Case) -> Iterator[Found]:
+    limit = case.profile.supervise.memory_limit
+    if isinstance(limit, str):
+        return
+    for device in case.planned.devices:
+        need = device.start - device.reclaimable
+        if device.device == HOST and need > limit:
+            yield Found(
+                "supervise.memory_limit",
+                f"the start needs {format_bytes(need)} on the host, and {format_bytes(limit)} are allowed",
+                f'write memory_limit = "{need // MIB + 1}MiB" or more',
+            )
 
 
 def _turned(case: Case, key: str) -> str:
