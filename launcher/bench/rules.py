@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from launcher.bench.instance import free_port
 from launcher.bench.record import check as compared
 from launcher.bench.record import row
 from launcher.bench.starts import Start, start
@@ -92,7 +93,35 @@ MUTATIONS: Mapping[str, tuple[str, ...]] = {
     "compute.devices": ("[]", '["CUDA0"]', '["CPU"]', '["none"]'),
     "compute.load": ('"auto"', '"none"', '"mmap"', '"mlock"', '"mmap+mlock"', '"dio"'),
     "compute.rpc": ("[]",),
+    "kv.budget": ('"auto"', '"0B"', '"1GiB"'),
+    "kv.host_layers": ('""', '"0"'),
+    "kv.heads.gpu_fraction": ("0.0", "0.5", "1.0"),
+    "kv.calibration": ('"missing.gguf"',),
+    "compute.backend": ('"auto"', '"cpu"', '"cuda"', '"vulkan"', '"rocm"'),
+    "pcie.autodetect": ("true", "false"),
+    "pcie.bandwidth": ('"auto"', '"6.67GB/s"'),
     "serve.metrics": ("true", "false"),
+    "serve.host": (
+        '"127.0.0.1"', '"localhost"', '"0.0.0.0"', '"::1"', '["127.0.0.1", "::1"]', '["127.0.0.1", "127.0.0.1"]',
+        '["0.0.0.0", "127.0.0.1"]', '["127.0.0.1", "127.0.0.2"]', '"203.0.113.7"', '"300.1.1.1"', '"[::1]"',
+        '"kv.sock"', '["127.0.0.1", "kv.sock"]', f'"{"x" * 110}.sock"', '"2001:db8::1"', '"::"', '["::", "0.0.0.0"]',
+    ),
+    "serve.port": ("0", "80", "18431", "65535"),
+    "serve.api_key_file": ('"missing"', '"{model}"'),
+    "supervise.restart": ('"never"', '"always"'),
+    "supervise.strict": ("true", "false"),
+    "supervise.idle_stop": ('"never"', '"10min"'),
+    "supervise.fallback": ('["context", "tier"]', '["residency"]'),
+    "env": (
+        '{ LLAMA_ARG_CTX_SIZE = "512" }', '{ LLAMA_ARG_N_PARALLEL = "3" }', '{ LLAMA_ARG_THREADS = "many" }',
+        '{ LLAMA_ARG_KV_UNIFIED = "0" }', '{ LLAMA_ARG_NO_MMAP = "1" }', '{ LLAMA_ARG_ALIAS = "b" }',
+        '{ LLAMA_ARG_CACHE_TYPE_V = "q4_0" }', '{ LLAMA_ARG_FLASH_ATTN = "off" }', '{ LLAMA_ARG_NO_SUCH = "1" }',
+        '{ LLAMA_ARG_MODEL = "/no/such" }', '{ LLAMA_ARG_EMBEDDINGS = "1" }', '{ LLAMA_ARG_TOP_K = "5" }',
+        '{ LLAMA_API_KEY = "k" }', '{ AIP_MODE = "PREDICTION" }', '{ LLAMA_ATTN_ROT_DISABLE = "1" }',
+        '{ OMP_NUM_THREADS = "1" }', '{ CUDA_VISIBLE_DEVICES = "" }', '{ GGML_SCHED_DEBUG = "1" }',
+        '{ LLAMA_CACHE = "/no/such" }', '{ HF_TOKEN = "x" }', '{ LLAMA_GRAPH_REUSE_DISABLE = "1" }',
+        '{ LLAMA_LOG_VERBOSITY = "1" }', '{ LD_PRELOAD = "/no/such.so" }', '{ HOME = "/no/such" }',
+    ),
     "model.alias": ('"a"', '"a b"', '"é/x:1"'),
     "model.chat_template": ('"chatml"', '"llama3"', '"no-such"', '"{{ bad"', '"missing.jinja"'),
     "model.mmproj": ('"missing.gguf"', '"{model}"'),
@@ -133,6 +162,7 @@ MUTATIONS: Mapping[str, tuple[str, ...]] = {
 _LATER = frozenset({"KV201", "KV204", "KV306", "KV606", "KV711"})
 _CHANGES = frozenset({"KV101", "KV105", "KV107", "KV111", "KV113", "KV114", "KV304", "KV416", "KV501", "KV504"})
 _STOPS = (Act.REFUSE, Act.CRASH)
+_BESIDE = ("KV802", "KV808")  # options that kvlaunch owns, and the environment
 # Keys that decide one thing together: what is told at one of them was told.
 _FAMILIES = (
     "context",
@@ -239,7 +269,11 @@ class Lab:
         if plan.kv_bytes > _LARGEST_CACHE:
             return "its cache would fill this machine"
         told, _ = check(profile, shape, self.machine, self.capability, plan, look(profile, folder))
-        seen = start(self.server, self._argv(plan, profile), timeout=30.0, until=_LOADED)
+        for host in profile.serve.host:
+            if host.endswith(".sock"):  # an engine before was killed and left its own, which the supervisor clears
+                Path(host).unlink(missing_ok=True)
+        argv = self._argv(plan, profile)
+        seen = start(self.server, argv, timeout=30.0, until=_LOADED, listens=True, env=profile.env)
         shown = tuple(deviations(profile, plan, seen))
         return Specimen(number, model.name, text, mutated, told, shown, seen.tail[-12:])
 
@@ -255,7 +289,7 @@ class Lab:
 def mutate(rng: random.Random, model: Path, other: Path, shape: ModelShape) -> tuple[str, tuple[str, ...]]:
     """A valid profile for this model with one to three keys changed, as text, and the keys."""
     trained = shape.train_context or 512
-    values = {"context.per_slot": str(min(512, trained)), "compute.threads": "1"}
+    values = {"context.per_slot": str(min(512, trained)), "compute.threads": "1", "serve.port": str(free_port())}
     mutated = tuple(rng.sample(sorted(MUTATIONS), rng.randint(1, 3)))
     for key in mutated:
         value = rng.choice(MUTATIONS[key])
@@ -318,8 +352,8 @@ def judge(specimen: Specimen, score: Score) -> None:
             hit = any(one.severity is Severity.ERROR and _announces(one, acts) for one in told)
             key = next((one.key for one in told), ", ".join(specimen.mutated))
         else:
-            # an option that kvlaunch owns was told as that: whatever it changes was told
-            hit = any(_family(one.key) == _family(key) or one.rule == "KV802" for one in told)
+            # what speaks to the engine beside the plan was told as that: whatever it changes was told
+            hit = any(_family(one.key) == _family(key) or one.rule in _BESIDE for one in told)
         if hit:
             score.hits[_family(key)] += 1
         else:
@@ -341,7 +375,7 @@ def judge(specimen: Specimen, score: Score) -> None:
 
 def _announces(one: Diagnostic, acts: Mapping[str, Act]) -> bool:
     """Whether this finding says that the engine may not come up: or that an argument is none for a profile."""
-    return acts.get(one.rule) in (*_STOPS, Act.CORRUPT) or one.rule in ("KV802", "KV806")
+    return acts.get(one.rule) in (*_STOPS, Act.CORRUPT) or one.rule in (*_BESIDE, "KV806")
 
 
 def _family(key: str) -> str:

@@ -7,7 +7,7 @@ import re
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,16 +82,21 @@ def start(
     workers: Sequence[str] = (),
     warm: bool = False,
     at_end: Callable[[int], None] | None = None,
+    listens: bool = False,
+    env: Mapping[str, str] | None = None,
 ) -> Start:
     """Run `server argv` until its memory is reserved (a line has `until`), then kill it.
 
-    The environment is clean, the port a free one. `warm`: with the engine's empty run. `at_end` gets the live process.
+    The environment is clean but for `env`; the port is a free one, unless `argv` says where it `listens`. `warm`: with
+    the engine's empty run. `at_end` gets the live process.
     """
-    command: tuple[str, ...] = (str(server), *argv, "--host", "127.0.0.1", "--port", "0", "-lv", "4", "--fit", "off")
+    command: tuple[str, ...] = (str(server), *argv, "-lv", "4", "--fit", "off")
+    command += () if listens else ("--host", "127.0.0.1", "--port", "0")
     command += () if warm else ("--no-warmup",)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="kvlaunch-start-") as home:
         environ = {"PATH": os.environ.get("PATH", ""), "HOME": home, "XDG_CONFIG_HOME": home, "LANG": "C.UTF-8"}
+        environ |= env or {}
         with subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environ, cwd=home
         ) as process:
