@@ -105,7 +105,9 @@ def open_(
     finally:
         stages.close()
     count = open_series(source, the_pin, series, folder.absolute(), resume=resume)  # git works from within it
-    print(f"{folder}: {the_pin.name} and {count} commits; edit, commit, `kvlaunch patches save {folder}`")
+    # resumed, it is of the pin that it began with
+    made = f"{count} more commits" if resume else f"{the_pin.name} and {count} commits"
+    print(f"{folder}: {made}; edit, commit, `kvlaunch patches save {folder}`")
 
 
 @app.command()
