@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from random import Random
 
@@ -45,11 +46,21 @@ class Arena:
     limits: Path
     """Shell words that the engine's wrapper reads before it starts: `ulimit -v …`."""
     instance: Instance
+    ahead: Path
+    """The seconds by which the supervisor's wall clock is ahead (jumpy.py)."""
     random: Random
+    slowest_status: float = 0.0
+    """While the engine stood still."""
 
     def start(self) -> None:
-        self.instance = Instance(self.spec)
+        self.instance = Instance(self.spec, program=("launcher.bench.jumpy", str(self.ahead)))
         self.instance.ready()
+
+    def time_status(self) -> None:
+        """`kvlaunch status`, as its question to the instance, while the engine stands still."""
+        begin = time.monotonic()
+        self.instance.status  # noqa: B018
+        self.slowest_status = max(self.slowest_status, time.monotonic() - begin)
 
     def truthful(self, *states: str, limit: float = TRUTH) -> None:
         """`status` says one of these within the limit."""
@@ -128,7 +139,9 @@ def stop_engine(arena: Arena) -> None:
     engine = arena.instance.engine
     os.kill(engine, signal.SIGSTOP)
     try:
+        arena.time_status()
         arena.truthful("degraded")
+        arena.time_status()
     finally:
         os.kill(engine, signal.SIGCONT)
     arena.truthful("ready", limit=TRUTH + 1)
@@ -152,7 +165,9 @@ def hang_queue(arena: Arena) -> None:
             assert holder.stdout is not None
             if holder.stdout.readline().strip() != b"frozen":
                 raise Broken("could not freeze the engine's main thread (ptrace)")
+            arena.time_status()
             arena.truthful("degraded")
+            arena.time_status()
             # a traced thread takes no TERM: the kill at the stop limit ends it
             arena.instance.until("ready", limit=60, but_not=engine)
         finally:
@@ -309,6 +324,22 @@ def logs_removed(arena: Arena) -> None:
         time.sleep(0.1)
 
 
+def clock_jump(arena: Arena) -> float:
+    """Years ahead, or back: nothing is restarted, the times that are told are the new clock's, a crash is mended."""
+    engine = arena.instance.engine
+    arena.ahead.write_text(str(arena.random.choice([-5e8, -86400.0, 3600.0, 86400.0, 5e8])))
+    try:
+        arena.truthful("ready")
+        if arena.instance.engine != engine:
+            raise Broken("a clock that jumped cost an engine")
+        off = abs(datetime.fromisoformat(arena.instance.status["since"]).timestamp() - time.time())
+        if abs(off - abs(float(arena.ahead.read_text()))) > 3600.0:
+            raise Broken(f"since is off by {off:.0f} s after the clock had jumped")
+        return _kill_engine(arena)
+    finally:
+        arena.ahead.write_text("0")
+
+
 FAULTS: dict[str, Fault] = {
     "kill -9 engine": kill_engine,
     "crash engine": crash_engine,
@@ -327,6 +358,7 @@ FAULTS: dict[str, Fault] = {
     "no memory later": memory_later,
     "disk full": disk_full,
     "log flood": log_flood,
+    "clock jump": clock_jump,
     "model replaced": model_replaced,
     "control socket removed": socket_removed,
     "state folder removed": state_removed,

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -78,7 +78,13 @@ def _healthy(port: int) -> bool:
 class Instance:
     """One resident supervisor as a child of the test, and what a person would look at."""
 
-    def __init__(self, spec: LaunchSpec, *, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        spec: LaunchSpec,
+        *,
+        env: Mapping[str, str] | None = None,
+        program: Sequence[str] = ("launcher.supervise",),
+    ) -> None:
         self.spec = spec
         self.client = Client(Path(spec.socket), spec.name)
         file = spec.write(Path(spec.state_dir).parent / f"{spec.name}.spec.json")
@@ -86,7 +92,7 @@ class Instance:
         self.output.parent.mkdir(parents=True, exist_ok=True)
         with self.output.open("ab") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "launcher.supervise", str(file)],
+                [sys.executable, "-m", *program, str(file)],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,

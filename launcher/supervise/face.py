@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from launcher.supervise import clock
 from launcher.supervise.running import Running
 from launcher.supervise.spec import LaunchSpec
 from launcher.supervise.states import ALIVE, Machine
@@ -33,7 +32,7 @@ def status(
         "url": url,
         "since": since,
         "restarts": machine.restarts,
-        "next_try": wall_clock(machine.next_try),
+        "next_try": next_try(machine),
         "engine": spec.engine_key,
         "profile": spec.profile,
         "context": {
@@ -53,12 +52,8 @@ def status(
     }
 
 
-def wall_clock(at: float | None) -> str | None:
-    """A time of the monotonic clock for people."""
-    if at is None:
-        return None
-    moment = datetime.now(UTC) + timedelta(seconds=at - time.monotonic())
-    return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
+def next_try(machine: Machine) -> str | None:
+    return clock.coming(machine.next_try) if machine.next_try is not None else None
 
 
 def memory(spec: LaunchSpec, actual: Mapping[tuple[str, str], int]) -> list[dict[str, Any]]:

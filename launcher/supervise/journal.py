@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from launcher.supervise.clock import now
 from launcher.supervise.control import Feed, Reply
-from launcher.supervise.logs import now
 
 _KEPT = 500
 _COMMAND_LIMIT = 30.0

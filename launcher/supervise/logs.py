@@ -15,9 +15,10 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
+
+from launcher.supervise.clock import now
 
 _FILE_BYTES = 10 << 20
 _FILES = 5
@@ -31,11 +32,6 @@ _LOOK = 1.0
 """How often the writer asks whether its file still stands where it was made: somebody may clean up under us."""
 
 Record = dict[str, Any]
-
-
-def now() -> str:
-    """RFC 3339, to the millisecond."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 @dataclass(slots=True)

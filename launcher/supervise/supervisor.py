@@ -23,10 +23,11 @@ from launcher.supervise.address import Address
 from launcher.supervise.answers import Answers
 from launcher.supervise.cgroup import Home
 from launcher.supervise.classes import Exit, ExitClass
+from launcher.supervise.clock import Moment, now
 from launcher.supervise.control import Control
 from launcher.supervise.files import InstanceFiles
 from launcher.supervise.journal import Journal
-from launcher.supervise.logs import Log, now
+from launcher.supervise.logs import Log
 from launcher.supervise.measured import keep_measured
 from launcher.supervise.notify import Notifier
 from launcher.supervise.orphans import Orphans
@@ -57,7 +58,7 @@ class Supervisor:
         self._log = log
         self._setting = _setting(spec)
         self._machine = Machine()
-        self._since = now()
+        self._since = Moment()
         self._inbox: asyncio.Queue[Message] = asyncio.Queue()
         self._timers: dict[states.Timer, asyncio.TimerHandle] = {}
         self._finished: int | None = None
@@ -117,7 +118,7 @@ class Supervisor:
             self._engine,
             pid=os.getpid(),
             url=self._address.url,
-            since=self._since,
+            since=str(self._since),
             last_exit=self._last_exit,
         )
 
@@ -170,7 +171,7 @@ class Supervisor:
     def _changed(self, before: Machine) -> None:
         here = self._machine
         if before.state is not here.state:
-            self._since = now()
+            self._since = Moment()
         ended_badly = here.state in (State.BACKOFF, State.FAILED)
         self.journal.add(
             "state",
@@ -179,7 +180,7 @@ class Supervisor:
             reason=here.reason,
             cause=here.cause,
             code=here.code,
-            next_try=face.wall_clock(here.next_try),
+            next_try=face.next_try(here),
             url=self._address.url,
             last_exit=self._last_exit if ended_badly else None,
         )
