@@ -13,6 +13,7 @@ from launcher.cli.common import JsonOption, NameArg, ProfileArg, SetOption
 if TYPE_CHECKING:
     from launcher.cli.instances import Instance
     from launcher.flow import Case
+    from launcher.supervise.spawn import Detached
     from launcher.supervise.spec import LaunchSpec
 
 
@@ -26,6 +27,9 @@ def up(
     as_json: JsonOption = False,
 ) -> int:
     """Check, plan, build if needed, start and supervise. In the foreground: ^C stops it, a second ^C kills it."""
+    from launcher.supervise.spawn import Detached
+
+    resident = Detached() if detached else None
     from launcher.cli.prepare import prepare_start
     from launcher.cli.stages import Stages
 
@@ -35,11 +39,11 @@ def up(
     finally:
         stages.close()
     _show_warnings(case)
-    if not detached:
+    if resident is None:
         from launcher.supervise.spawn import run_foreground
 
         run_foreground(spec)
-    return _start_detached(spec, as_json)
+    return _start_detached(resident, spec, as_json)
 
 
 def _show_warnings(case: Case) -> None:
@@ -50,12 +54,12 @@ def _show_warnings(case: Case) -> None:
         print(render_diagnostics(case.diagnostics, colour=wants_colour(sys.stderr)), file=sys.stderr)
 
 
-def _start_detached(spec: LaunchSpec, as_json: bool) -> int:
+def _start_detached(resident: Detached, spec: LaunchSpec, as_json: bool) -> int:
     from launcher.errors import EngineRefused, by_code
-    from launcher.supervise.spawn import start_detached, wait_ready
+    from launcher.supervise.spawn import wait_ready
     from launcher.supervise.view import View
 
-    pid = start_detached(spec)
+    pid = resident.start(spec)
     try:
         outcome = wait_ready(spec, pid, View(spec.name, spec.expected.alias))
     except KeyboardInterrupt:

@@ -1,4 +1,7 @@
-"""`python -m launcher.supervise SPEC.json`: the resident process of one instance. The command line starts it."""
+"""`python -m launcher.supervise SPEC.json`: the resident process of one instance. The command line starts it.
+
+With `-` the spec's path comes as a line on standard input: the imports are done by then.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import sys
 sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
 
 import asyncio  # noqa: E402
+import os  # noqa: E402
 from pathlib import Path  # noqa: E402
 
 from launcher.errors import KvlaunchError  # noqa: E402
@@ -22,9 +26,15 @@ def main(argv: list[str]) -> int:
     if len(argv) != 1:
         print("error: usage: python -m launcher.supervise SPEC.json", file=sys.stderr)
         return 2
-    path = Path(argv[0])
+    waits = argv[0] == "-"
+    name = sys.stdin.readline().rstrip("\n") if waits else argv[0]
+    if not name:
+        return 0  # whoever started us has found a reason not to
+    path = Path(name)
     try:
         spec = LaunchSpec.read(path)
+        if waits:
+            _leave_the_terminal(spec.complaints)
         if path.parent == Path(spec.state_dir) and path.name.startswith("launch."):
             path.unlink(missing_ok=True)  # it was handed over to us alone
         files = take_name(spec)
@@ -38,6 +48,14 @@ def main(argv: list[str]) -> int:
     if sys.version_info < (3, 12):
         asyncio.set_child_watcher(asyncio.PidfdChildWatcher())  # the default one there is a thread a child
     return asyncio.run(_live(spec, files))
+
+
+def _leave_the_terminal(complaints: Path) -> None:
+    """What we say to nobody in particular goes into that file from now on."""
+    with open(os.devnull, "rb") as nothing, complaints.open("ab") as file:  # noqa: PTH123
+        os.dup2(nothing.fileno(), 0)
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
 
 
 async def _live(spec: LaunchSpec, files: InstanceFiles) -> int:

@@ -32,27 +32,35 @@ def run_foreground(spec: LaunchSpec) -> NoReturn:
     """Become the resident process: no second Python stays behind, and what the command line imported is gone."""
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execve(sys.executable, _command(_write(replace(spec, detached=False))), _environment())
+    os.execve(sys.executable, _command(str(_write(replace(spec, detached=False)))), _environment())
+
+
+class Detached:
+    """The resident process in a session of its own. It imports at once, and waits for the launch it is to carry out.
+
+    That hides its own start behind the planning. One that is never handed a launch ends with whoever made it.
+    """
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            _command("-"), stdin=subprocess.PIPE, stdout=2, start_new_session=True, cwd="/", env=_environment()
+        )
+
+    def start(self, spec: LaunchSpec) -> int:
+        """Its complaints are in `spec.complaints` from now on. Returns its pid."""
+        assert self._process.stdin is not None
+        spec.complaints.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        spec.complaints.write_bytes(b"")
+        spec.complaints.chmod(0o600)
+        file = _write(replace(spec, detached=True))
+        with contextlib.suppress(BrokenPipeError), self._process.stdin as line:  # gone already: the waiter finds out
+            line.write(f"{file}\n".encode())
+        return self._process.pid
 
 
 def start_detached(spec: LaunchSpec) -> int:
-    """Start it in a session of its own, with its own complaints in `log_dir/supervisor.err`. Returns its pid."""
-    spec = replace(spec, detached=True)
-    logs = Path(spec.log_dir)
-    logs.mkdir(parents=True, exist_ok=True, mode=0o700)
-    complaints = logs / "supervisor.err"
-    with complaints.open("wb") as err:
-        complaints.chmod(0o600)
-        process = subprocess.Popen(
-            _command(_write(spec)),
-            stdin=subprocess.DEVNULL,
-            stdout=err,
-            stderr=err,
-            start_new_session=True,
-            cwd="/",
-            env=_environment(),
-        )
-    return process.pid
+    """Start it in a session of its own. Returns its pid."""
+    return Detached().start(spec)
 
 
 def wait_ready(spec: LaunchSpec, pid: int, view: View | None = None) -> Outcome:
@@ -79,8 +87,8 @@ def _follow(client: Client, view: View | None) -> Outcome | None:
     return None
 
 
-def _command(spec_file: Path) -> list[str]:
-    return [sys.executable, "-m", "launcher.supervise", str(spec_file)]
+def _command(spec_file: str) -> list[str]:
+    return [sys.executable, "-m", "launcher.supervise", spec_file]
 
 
 def _environment() -> dict[str, str]:
@@ -110,9 +118,7 @@ def _first_answer(spec: LaunchSpec, pid: int) -> Client | None:
         if _ended(pid) is not None:
             return None
         time.sleep(0.01)
-    raise KvlaunchError(
-        f"{spec.name} gives no sign of life", help=f"see {spec.log_dir}/supervisor.err; its pid is {pid}"
-    )
+    raise KvlaunchError(f"{spec.name} gives no sign of life", help=f"see {spec.complaints}; its pid is {pid}")
 
 
 def _post_mortem(spec: LaunchSpec, pid: int) -> Outcome:
@@ -120,7 +126,7 @@ def _post_mortem(spec: LaunchSpec, pid: int) -> Outcome:
     deadline = time.monotonic() + 5
     while (code := _ended(pid)) is None and time.monotonic() < deadline:
         time.sleep(0.02)
-    words = _complaint(Path(spec.log_dir) / "supervisor.err")
+    words = _complaint(spec.complaints)
     if code == AlreadyRunning.code:
         raise AlreadyRunning(words or f"{spec.name} is running already", help=f"`kvlaunch down {spec.name}`")
     return Outcome(1 if code is None else code, words, None)

@@ -118,6 +118,11 @@ class LaunchSpec:
     def hosts(self) -> tuple[str, ...]:
         return (self.host,) if isinstance(self.host, str) else self.host
 
+    @property
+    def complaints(self) -> Path:
+        """What a resident process in the background writes for people, its last words among it."""
+        return Path(self.log_dir) / "supervisor.err"
+
     def as_json(self) -> dict[str, Any]:
         return {"schema": SCHEMA, **asdict(self)}
 
