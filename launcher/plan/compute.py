@@ -10,16 +10,17 @@ Follows src/llama-graph.cpp and src/llama-context.cpp:545-650 (sched_reserve: on
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from launcher.model.layers import LayerShape, Memory
 from launcher.model.shape import ModelShape
 from launcher.model.types import storage_type
 from launcher.plan.context import ContextSplit
-from launcher.plan.graph import Batch, Builder, rotation_bytes
+from launcher.plan.graph import Builder
 from launcher.plan.kv import HOST, KvSettings, caches
 from launcher.plan.placement import Placement
+from launcher.plan.sketch import Batch, F, rotation_bytes
 
-_F = 4  # bytes of an f32 activation
 _REPLAYED_LAYERS = 4  # layers repeat: more of a kind change nothing
 
 
@@ -31,7 +32,7 @@ def compute_bytes(
     masks = _mask_sizes(shape, context, settings, batch)
     inputs = sum(masks.values()) + _rotation_bytes(shape, settings)
     on_host = any(device == HOST for device in placement.layers) or not placement.devices
-    row = shape.embedding_length * _F * batch.tokens
+    row = shape.embedding_length * F * batch.tokens
     found: dict[str, int] = {}
     if on_host:
         found[HOST] = _replay(shape, settings, batch, masks, None, output=True)
@@ -54,7 +55,7 @@ def compute_bytes(
 
 def _embedding_bytes(shape: ModelShape, batch: Batch, copies: int) -> int:
     rows = 4 + 2 * (copies - 1)
-    return rows * shape.embedding_length * _F * batch.tokens + 12 * _F * batch.tokens
+    return rows * shape.embedding_length * F * batch.tokens + 12 * F * batch.tokens
 
 
 def _rotation_bytes(shape: ModelShape, settings: KvSettings) -> int:
@@ -88,7 +89,7 @@ def _streamed_cache(
 def _mask_sizes(shape: ModelShape, context: ContextSplit, settings: KvSettings, batch: Batch) -> dict[str, int]:
     """One mask for each of the engine's attention caches: [cells, tokens of a stream] for every stream; f16 with
     flash attention, else f32 (build_attn_inp_kq_mask)."""
-    width = 2 if batch.flash else _F
+    width = 2 if batch.flash else F
     sizes: dict[str, int] = {}
     for cache in caches(shape, context, settings):
         if cache.name == "indexer" and not batch.indexed(shape):
@@ -111,21 +112,35 @@ def _replay(
     embedding: bool = True,
 ) -> int:
     """The buffer for some layers (None: all of them and the embedding lookup)."""
-    builder = Builder(shape, settings, batch, masks)
     chosen = list(range(len(shape.layers))) if layers is None else list(layers)
     trunk = len(shape.layers) - shape.nextn_layers
     chosen = [index for index in chosen if index < trunk] or chosen[:1]
-    return builder.run(_representative(shape, chosen), looked_up=layers is None, embedding=embedding, output=output)
+    drawn, alike = _representative(shape, chosen)
+
+    def run(batch: Batch, masks: Mapping[str, int]) -> int:
+        builder = Builder(shape, settings, batch, masks)
+        return builder.run(drawn, looked_up=layers is None, embedding=embedding, output=output, alike=alike)
+
+    whole = run(batch, masks)
+    if shape.memory is not Memory.MSA or not batch.indexed(shape):
+        return whole
+    # one token for each sequence takes another way, which may need more (sched_reserve reserves both)
+    single = replace(batch, tokens=batch.sequences)
+    return max(whole, run(single, {name: size // batch.tokens * single.tokens for name, size in masks.items()}))
 
 
-def _representative(shape: ModelShape, layers: Sequence[int]) -> list[LayerShape]:
-    """At most two neighbours of each kind of layer: what comes after repeats them."""
+def _representative(shape: ModelShape, layers: Sequence[int]) -> tuple[list[LayerShape], list[int]]:
+    """At most two neighbours of each kind of layer, since what comes after repeats them; and for each layer that is
+    left out, the place of one that it is like."""
     kept: list[LayerShape] = []
-    seen: dict[tuple[object, ...], int] = {}
+    alike: list[int] = []
+    seen: dict[LayerShape, list[int]] = {}
     for index in layers:
         layer = shape.layers[index]
-        kind = (layer.swa, layer.recurrent, layer.cached, layer.ff_length, layer.experts_used, layer.kv_heads)
-        if seen.get(kind, 0) < 2 and len(kept) < 2 * _REPLAYED_LAYERS:
+        places = seen.setdefault(replace(layer, index=0, nextn=False), [])
+        if len(places) < 2 and len(kept) < 2 * _REPLAYED_LAYERS:
+            places.append(len(kept))
             kept.append(layer)
-            seen[kind] = seen.get(kind, 0) + 1
-    return kept
+        elif places:
+            alike.append(places[-1])
+    return kept, alike

@@ -1,114 +1,74 @@
 """The graph of one ubatch, rebuilt from the tensors that a header lists, in the order in which ggml evaluates it.
 
-Which projections, norms, experts and states there are decides the operations; replay.py says what they need. Exact for
-common decoders; recurrent, indexed and hyper-connected attention are approximated.
-Follows src/llama-graph.cpp (build_inp_embd, build_qkv, build_attn, build_attn_mha, build_ffn, build_moe_ffn) and
-src/models/*.cpp of the pin.
+Which projections, norms, experts and states there are decides the operations; replay.py says what they need. The parts
+of a block stand in attention.py, states.py, sparse.py and hyper.py; here is how blocks put them together.
+Follows src/llama-graph.cpp (build_inp_embd, build_ffn, build_moe_ffn) and src/models/*.cpp of the pin.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from launcher.model.layers import LayerShape, Memory
 from launcher.model.shape import ModelShape
-from launcher.model.types import storage_type
-from launcher.plan.context import ContextSplit
+from launcher.plan import hyper, sparse
+from launcher.plan.attention import attend_layer, mla_layer, project, turned_back
 from launcher.plan.kv import KvSettings
-from launcher.plan.replay import Graph
+from launcher.plan.sketch import Batch, F, Names, Sketch, by_layer
+from launcher.plan.states import gather_ahead, state_layer
 
-_F = 4  # bytes of an f32 activation
 # src/llama-arch.cpp:1182: these take no batches that mix tokens and embeddings, so they lack two inputs
 _UNMIXED = frozenset({"cogvlm", "deepseek4", "graniteswitch", "eagle3", "dflash", "gemma4-assistant"})
 # with heads for drafting in mind, these keep every row of the last block, not only those that are output
 _ALL_ROWS = frozenset(
     {"bailingmoe3", "cohere2moe", "gemma4", "hy_v3", "nemotron_h", "nemotron_h_moe", "gpt-oss", "qwen35", "qwen35moe"}
-    | {"qwen3next", "step35"}
+    | {"qwen3next", "step35", "hrm_text"}
 )
-_POOLED = 14  # scores over pooled keys: measured on the test models of glm5-next and qwen4exp
-_KDA_CHUNK = 16  # src/models/delta-net-base.cpp:39: its decay mask has 16 rows for every token and key dimension
-_HYPER = 40  # rows of hyper-connections: measured on the test model of deepseek4
+_PLAIN_NORMS = frozenset({"olmo", "talkie", "hrm_text"})  # their norms have no weights that would show them
+_DENSE_ONLY = frozenset({"refact"})  # src/models/refact.cpp:128 looks for no experts, whatever the file has
+# one sum for attention and feed-forward that names the latter first: it is evaluated before the output projection
+_FEEDS_FIRST = frozenset({"cohere2", "cohere2moe", "command-r", "plamo", "falcon"})
+_RESIDUAL_FIRST = frozenset({"lfm2", "lfm2moe", "jamba"})  # their sums are written over the residual row
+_SITU = frozenset({"kimi-k3"})  # src/llama-graph.cpp, LLM_FFN_SITU: gate and up made one by one, over themselves
+_NORMED_RESIDUAL = frozenset({"minimax-01"})  # src/models/minimax-01.cpp: what is added is the normed row
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """One worst-case ubatch, as the engine reserves for it."""
-
-    tokens: int
-    streams: int
-    outputs: int
-    sequences: int
-    flash: bool
-
-    def indexed(self, shape: ModelShape) -> bool:
-        """MiniMax M3 falls back to dense attention where sequences share a cache (src/models/minimax-m3.cpp:233)."""
-        return shape.memory is not Memory.MSA or (self.flash and (self.sequences == 1 or self.streams > 1))
-
-    @classmethod
-    def of(cls, context: ContextSplit, settings: KvSettings, outputs_per_slot: int = 1) -> Batch:
-        """The batch of sched_reserve for this context."""
-        tokens = min(context.total, settings.ubatch_of(context))
-        return cls(
-            tokens=tokens,
-            streams=1 if context.unified else context.slots,
-            outputs=min(tokens, context.slots * outputs_per_slot),
-            sequences=context.slots,
-            flash=settings.flash,
-        )
-
-
-def rotation_bytes(length: int, type_name: str, *, widest: bool) -> int:
-    """The Hadamard matrix that quantized rows are turned by (src/llama-kv-cache.cpp:314-345); 0 where none is.
-
-    For K its side is the largest power of two that divides the head (`widest`), for V 64.
-    """
-    if not storage_type(type_name).quantized or length <= 0 or length % 64:
-        return 0
-    side = 64
-    while widest and length % (2 * side) == 0:
-        side *= 2
-    return side * side * _F
-
-
-class Builder:
+class Builder(Sketch):
     """Rebuilds the graph of an architecture from its tensor names, in the order in which ggml evaluates it."""
 
     def __init__(self, shape: ModelShape, settings: KvSettings, batch: Batch, masks: Mapping[str, int]) -> None:
-        self.shape = shape
-        self.settings = settings
-        self.batch = batch
-        self.graph = Graph()
-        self.tensors = _by_layer(shape)
-        self.tokens = batch.tokens
-        self.width = shape.embedding_length
-        self.masks = masks
-        self.widest = max((layer.v_width for layer in shape.layers), default=1)
-        self._inputs: dict[str, int] = {}
+        super().__init__(shape, settings, batch, masks)
+        self.tensors = by_layer(shape)
+        self._embedded = 0
+        self._next: LayerShape | None = None
 
-    def given(self, name: str, size: int) -> int:
-        """An input, laid out where the graph first meets it."""
-        if name not in self._inputs:
-            self._inputs[name] = self.graph.input(size)
-        return self._inputs[name]
-
-    @property
-    def positions(self) -> int:
-        """The position of each token."""
-        return self.given("positions", _F * self.tokens)
-
-    def row(self, elements: int) -> int:
-        """Bytes of an activation of this width for the whole ubatch."""
-        return elements * _F * self.tokens
-
-    def run(self, layers: Sequence[LayerShape], *, looked_up: bool, embedding: bool, output: bool) -> int:
-        current = self._embedding(looked_up, embedding)
+    def run(
+        self, layers: Sequence[LayerShape], *, looked_up: bool, embedding: bool, output: bool, alike: Sequence[int] = ()
+    ) -> int:
+        """Bytes of the buffer. `alike`: for each layer that is not drawn, which of `layers` it is like."""
+        current = self._embedded = self._embedding(looked_up, embedding)
+        current = hyper.begin(self, current)
+        if self.shape.arch == "talkie":  # src/models/talkie.cpp: every layer adds the normed embedding again
+            current = self._embedded = self.graph.over(self.row(self.width), current)
+        if self.shape.arch == "hrm_text":  # src/models/hrm-text.cpp: two states, of which one waits for the other
+            current = self.graph.op(self.row(self.width), current)
         last = len(layers) - 1
+        own: list[list[int]] = []
         for number, layer in enumerate(layers):
+            self.leaves = []
             ends = output and number == last and self.shape.arch not in _ALL_ROWS
+            if number == 0 and layer.recurrent and not layer.cached:
+                gather_ahead(self)
+            self._next = layers[number + 1] if number < last else None
             current = self._block(layer, current, last=ends)
+            own.append(self.leaves)
+        if self.shape.arch == "hrm_text":
+            current = self.graph.over(self.row(self.width), self._embedded, current)
+        for index in alike:
+            for size in own[index]:
+                self.graph.input(size)
         if output:
-            rows = self.batch.outputs * _F
+            rows = self.batch.outputs * F
             current = self.graph.over(rows * self.width, self.graph.op(rows * self.width, current))
             self.graph.op(rows * max(self.shape.vocab_size, 1), current)
         return self.graph.peak()
@@ -126,11 +86,11 @@ class Builder:
                 copied = graph.op(row, graph.input(row))
                 graph.set_rows(copied, rows, slots)
             return found
-        tokens = graph.input(_F * self.tokens)
+        tokens = graph.input(F * self.tokens)
         graph.input(row)
         found = graph.op(row, tokens)
         if self.shape.arch not in _UNMIXED:
-            ids, slots = graph.input(_F * self.tokens), graph.input(8 * self.tokens)
+            ids, slots = graph.input(F * self.tokens), graph.input(8 * self.tokens)
             rows = graph.op(row, ids)
             # written into a copy, a view of which is the result: nothing reads it, so nothing frees it
             copied = graph.op(row, graph.input(row))
@@ -140,192 +100,143 @@ class Builder:
     # one block
 
     def _block(self, layer: LayerShape, x: int, *, last: bool) -> int:
-        graph, names = self.graph, self.tensors.get(self._stored(layer), {})
-        e = self.row(self.width)
-        normed = self._norm(x, names, "attn_norm")
-        if self.shape.memory is Memory.DSV4:
-            normed = graph.op(e, graph.op(_HYPER * e, normed))
-        if layer.recurrent and layer.cached:  # falcon-h1: both, in parallel
-            mixed = graph.over(e, self._attention(layer, normed, names), self._recurrent(layer, normed, names))
-        elif layer.recurrent:
-            mixed = self._recurrent(layer, normed, names)
-        elif layer.cached or layer.reuses is not None or self.shape.memory is Memory.NONE:
-            mixed = self._attention(layer, normed, names)
+        names = self.tensors.get(self._stored(layer), {})
+        if hyper.streams(self):
+            return self._streamed(layer, x, names)
+        graph, e = self.graph, self.row(self.width)
+        if "attn_res_score.weight" in names and layer.index:  # src/models/kimi-k3.cpp: a mix with the first row
+            inner = graph.over(e, graph.over(e, graph.op(e, graph.view(self._embedded)), graph.op(e, x)))
         else:
-            mixed = normed
+            inner = self._normed(x, names, "attn_norm_2" if "attn_norm_2.bias" in names else "attn_norm")
+        if self.shape.arch in _NORMED_RESIDUAL:
+            x = inner
+        mixed, projected = self._mixed(layer, x, inner, names)
+        if self._next is not None and self._next.recurrent and not self._next.cached and not layer.experts_used:
+            gather_ahead(self)
+        size = self.batch.outputs * self.width * F if last else e
+        if self._parallel(layer, names):
+            return self._in_parallel(layer, x, inner, mixed, names, size)
+        if not projected:
+            mixed = project(self, mixed)
         if "post_attention_norm.weight" in names and "ffn_norm.weight" in names:
             mixed = graph.over(e, mixed)
-        size = e
         if last:
-            size = self.batch.outputs * self.width * _F
-            ids = self.given("outputs", _F * self.batch.outputs)
-            mixed = graph.op(size, mixed, ids)
-            x = graph.op(size, x, ids)
-        # one norm for attention and feed-forward: both read it (olmo's two norms have no weights)
-        named = {"ffn_norm.weight", "post_attention_norm.weight"} & names.keys()
-        parallel = not named and self.shape.arch != "olmo"
-        fed_by = {"ffn_up.weight", "ffn_up_exps.weight"} & names.keys()
-        if parallel and layer.cached and fed_by and "post_ffw_norm.weight" not in names:
-            fed = self._feed_forward(layer, normed, names, size)
-            return graph.over(size, graph.over(size, fed, mixed), x)
-        summed = graph.over(size, mixed, x)
+            mixed, x = self._chosen(mixed, size), self._chosen(x, size)
+        summed = self._added(size, mixed, x)
         if not any(name.startswith("ffn_") for name in names):
             return summed
-        normed = self._norm(summed, names, "ffn_norm", size)
+        normed = self._normed(summed, names, "ffn_norm", size)
+        if self.shape.arch in _NORMED_RESIDUAL:
+            summed = normed
         fed = self._feed_forward(layer, normed, names, size)
-        return graph.over(size, fed, summed)
+        summed = self._added(size, fed, summed)
+        if self.shape.arch == "talkie":
+            summed = graph.over(size, summed, graph.op(size, self._embedded))
+        return summed
+
+    def _added(self, size: int, result: int, residual: int) -> int:
+        first, second = (residual, result) if self.shape.arch in _RESIDUAL_FIRST else (result, residual)
+        return self.graph.over(size, first, second)
+
+    def _chosen(self, rows: int, size: int) -> int:
+        """Only the rows that are output."""
+        return self.graph.op(size, rows, self.given("outputs", F * self.batch.outputs))
+
+    def _mixed(self, layer: LayerShape, x: int, inner: int, names: Names) -> tuple[int, bool]:
+        """What attention or states make of a row, and whether the output projection is in it."""
+        if layer.recurrent and layer.cached:  # falcon-h1: both, each from a norm of its own
+            attended = attend_layer(self, layer, inner, names)
+            gather_ahead(self)
+            states = state_layer(self, layer, self._normed(x, names, "attn_norm"), names)
+            return self.graph.over(self.row(self.width), project(self, attended), states), True
+        if layer.recurrent:
+            return state_layer(self, layer, inner, names), True
+        if layer.cached or layer.reuses is not None or self.shape.memory is Memory.NONE:
+            return self._attended(layer, inner, names), False
+        return inner, True
+
+    def _attended(self, layer: LayerShape, x: int, names: Names) -> int:
+        memory = self.shape.memory
+        if memory is Memory.DSV4:
+            return sparse.compressed_layer(self, layer, x, names)
+        if memory is Memory.HYBRID_IDX and layer.indexer:
+            pooled = sparse.pooled_latents if self.shape.is_mla else sparse.pooled_layer
+            return pooled(self, layer, x, names)
+        if memory in (Memory.DSA, Memory.DSA_ISWA) and self.shape.is_mla and not layer.swa:
+            return sparse.indexed_latents(self, layer, x, names)
+        if memory is Memory.MSA and layer.indexer and self.batch.indexed(self.shape):
+            return sparse.block_layer(self, layer, x, names)
+        if self.shape.is_mla:
+            return mla_layer(self, layer, x, names)
+        return attend_layer(self, layer, x, names, last=self.shape.arch in _FEEDS_FIRST)
+
+    def _parallel(self, layer: LayerShape, names: Names) -> bool:
+        """One norm for attention and feed-forward, both of which read it."""
+        named = {"ffn_norm.weight", "post_attention_norm.weight", "post_ffw_norm.weight"} & names.keys()
+        fed_by = {"ffn_up.weight", "ffn_up_exps.weight", "ffn_gate_up_exps.weight"} & names.keys()
+        return not named and self.shape.arch not in _PLAIN_NORMS and layer.cached and bool(fed_by)
+
+    def _in_parallel(self, layer: LayerShape, x: int, inner: int, mixed: int, names: Names, size: int) -> int:
+        graph = self.graph
+        if self.shape.arch not in _FEEDS_FIRST:
+            mixed = project(self, mixed)
+        if "attn_norm_2.bias" in names:  # falcon-40b: a norm for each
+            inner = self._normed(x, names, "attn_norm")
+        fed = self._feed_forward(layer, inner, names, size)
+        if self.shape.arch in _FEEDS_FIRST:
+            fed = graph.over(size, fed, x) if self.shape.arch.startswith("co") else fed
+            mixed = project(self, turned_back(self, layer, mixed))
+        if size != self.row(self.width):
+            mixed, x = self._chosen(mixed, size), self._chosen(x, size)
+        return graph.over(size, graph.over(size, fed, mixed), x)
+
+    def _streamed(self, layer: LayerShape, x: int, names: Names) -> int:
+        """A block between several residual streams."""
+        size = self.row(self.width)
+        if layer.ple:
+            x = self._with_ngrams(x, names)
+        opened = hyper.open_half(self, x, names, "attn")
+        mixed, projected = self._mixed(layer, x, opened.inner, names)
+        x = hyper.close_half(self, opened, mixed if projected else project(self, mixed))
+        opened = hyper.open_half(self, x, names, "ffn")
+        return hyper.close_half(self, opened, self._feed_forward(layer, opened.inner, names, size))
+
+    def _with_ngrams(self, x: int, names: Names) -> int:
+        """Qwen 4 exp: embeddings of n-grams, gated, convolved over the tokens and added to every stream."""
+        graph, row = self.graph, self.row(self.width)
+        wide, taps = hyper.streams(self) * row, names["ple_conv1d.weight"][0]
+        before = self.shape.recurrent.ple * self.batch.sequences * F
+        held = graph.op(before, self.given("states", F * self.batch.sequences))
+        looked_up = graph.op(row)
+        values = graph.op(wide, graph.view(graph.op(row, looked_up)))
+        keys = graph.op(wide, graph.view(graph.op(wide, looked_up)))
+        gate = graph.op(self.row(hyper.streams(self)), graph.over(wide, keys, graph.op(wide, graph.view(x))))
+        values = graph.over(wide, values, gate)
+        joined = graph.op(wide + before, graph.view(held), graph.op(wide, graph.view(values)))
+        self.written(graph.op(before, graph.view(joined)))
+        summed = graph.over(wide, graph.op(wide, graph.view(joined)))
+        for _ in range(taps - 1):
+            summed = graph.over(wide, summed, graph.op(wide, graph.view(joined)))
+        return graph.over(wide, x, graph.over(wide, values, graph.view(graph.op(wide, summed))))
 
     def _stored(self, layer: LayerShape) -> int:
         """The block whose weights a layer uses: a looped model goes round its blocks."""
         return layer.index % self.shape.block_count if self.shape.block_count else layer.index
 
-    def _norm(self, x: int, names: Mapping[str, tuple[int, ...]], name: str, size: int | None = None) -> int:
-        row = self.row(self.width) if size is None else size
-        normed = self.graph.op(row, x)
-        if f"{name}.weight" in names:
-            normed = self.graph.over(row, normed)
-        if f"{name}.bias" in names:
-            normed = self.graph.over(row, normed)
-        return normed
+    def _normed(self, x: int, names: Names, name: str, size: int | None = None) -> int:
+        """A norm, where the block has one: some norm only what comes out of a half (src/models/olmo2.cpp)."""
+        if f"{name}.weight" not in names and self.shape.arch not in _PLAIN_NORMS:
+            # qwen3next: what is called the norm after attention stands before the feed-forward part
+            before_ffn = name == "ffn_norm" and "post_attention_norm.weight" in names
+            if not before_ffn or "post_ffw_norm.weight" in names:
+                return x
+        return self.norm(x, names, name, size)
 
-    def _attention(self, layer: LayerShape, x: int, names: Mapping[str, tuple[int, ...]]) -> int:
+    # feed-forward
+
+    def _feed_forward(self, layer: LayerShape, x: int, names: Names, size: int) -> int:
         graph = self.graph
-        if layer.indexer and self.batch.indexed(self.shape):
-            self._indexer(x)
-        if self.shape.is_mla:
-            return self._latent_attention(layer, x, names)
-        q, k, v = self._projections(layer, x, names)
-        kind = "swa" if layer.swa else "main"
-        graph.op(0, graph.view(k), self.given(f"k rows {kind}", 8 * self.tokens))
-        spread = 1 if self.batch.flash else self.widest  # without flash attention V lies transposed
-        graph.op(0, graph.view(v), self.given(f"v rows {kind}", 8 * self.tokens * spread))
-        attended = self._attend(layer, q, layer.value_length)
-        if self._turns(layer, "v"):
-            turn = self._rotation(layer, "v")
-            attended = graph.op(self.row(layer.heads * layer.value_length), turn, graph.view(attended))
-        return graph.op(self.row(self.width), graph.view(attended))
-
-    def _projections(self, layer: LayerShape, x: int, names: Mapping[str, tuple[int, ...]]) -> tuple[int, int, int]:
-        """Q, V, K in the order of evaluation, rotated over themselves; from one fused matrix: copies of its parts."""
-        graph = self.graph
-        q_size, k_size = self.row(layer.heads * layer.key_length), self.row(layer.k_width)
-        v_size = self.row(layer.v_width)
-        k_turns, v_turns = self._turns(layer, "k"), self._turns(layer, "v")
-
-        def hadamard(size: int, node: int, needed: bool, which: str = "k") -> int:
-            if not needed:
-                return node
-            turn = self._rotation(layer, which)
-            return graph.op(size, turn, graph.view(node))
-
-        if "attn_qkv.weight" in names:
-            fused = graph.op(q_size + k_size + v_size, x)
-            if "attn_qkv.bias" in names:
-                fused = graph.over(q_size + k_size + v_size, fused)
-            q = hadamard(q_size, graph.op(q_size, graph.part(fused, q_size), self.positions), k_turns)
-            v = hadamard(v_size, graph.part(fused, v_size), v_turns, "v")
-            k = hadamard(k_size, graph.op(k_size, graph.part(fused, k_size), self.positions), k_turns)
-            return q, k, v
-
-        def turned(size: int) -> int:
-            return graph.over(size, graph.view(graph.op(size, x)), self.positions)
-
-        q = hadamard(q_size, turned(q_size), k_turns)
-        v = hadamard(v_size, graph.view(graph.op(v_size, x)), v_turns, "v")
-        k = hadamard(k_size, turned(k_size), k_turns)
-        return q, k, v
-
-    def _turns(self, layer: LayerShape, which: str) -> bool:
-        tier = self.settings.of(layer.index)
-        length, name = (layer.key_length, tier.k) if which == "k" else (layer.value_length, tier.v)
-        return rotation_bytes(length, name, widest=which == "k") > 0
-
-    def _rotation(self, layer: LayerShape, which: str) -> int:
-        tier = self.settings.of(layer.index)
-        length, name = (layer.key_length, tier.k) if which == "k" else (layer.value_length, tier.v)
-        kind = "swa" if layer.swa else "main"
-        return self.given(f"{which} rotation {kind}", rotation_bytes(length, name, widest=which == "k"))
-
-    def _attend(self, layer: LayerShape, q: int, value_length: int) -> int:
-        graph = self.graph
-        name = "swa" if layer.swa and "swa" in self.masks else "main"
-        bytes_of_mask = self.masks.get(name, 0)
-        mask = self.given(f"mask {name}", bytes_of_mask)
-        out = self.row(layer.heads * value_length)
-        if self.batch.flash:
-            return graph.op(out, graph.view(q), mask)
-        # scores of every head, f32 like the mask: [cells, tokens of a stream, heads] for each stream
-        scores = layer.heads * bytes_of_mask
-        found = graph.over(scores, graph.op(scores, graph.view(q)), mask)
-        return graph.op(out, graph.op(out, found))
-
-    def _latent_attention(self, layer: LayerShape, x: int, names: Mapping[str, tuple[int, ...]]) -> int:
-        """MLA, absorbed: Q is carried into the latent space and back (src/models/deepseek2.cpp)."""
-        graph, heads, key, value = self.graph, layer.heads, layer.key_length, layer.value_length
-        head = self.shape.mla_key_length or key
-        if "attn_q_a.weight" in names:
-            low = self.row(names["attn_q_a.weight"][-1])
-            x_q = graph.over(low, graph.op(low, x))
-            q = graph.op(self.row(heads * head), x_q)
-        else:
-            q = graph.op(self.row(heads * head), x)
-        latent = graph.op(self.row(key), x)
-        turned = graph.op(self.row(heads * max(key - value, 0)), graph.part(q, 0), self.positions)
-        k_turned = graph.op(self.row(max(key - value, 0)), graph.part(latent, 0), self.positions)
-        normed = graph.op(self.row(value), graph.part(latent, 0))
-        absorbed = graph.op(self.row(heads * value), graph.part(q, 0))
-        whole = graph.op(self.row(heads * key), turned, graph.view(absorbed))
-        k = graph.op(self.row(key), k_turned, normed)
-        graph.op(0, graph.view(k), self.given("k rows main", 8 * self.tokens))
-        attended = self._attend(layer, whole, value)
-        back = self.row(heads * (self.shape.mla_value_length or value))
-        opened = graph.op(back, graph.op(back, graph.view(attended)))
-        return graph.op(self.row(self.width), opened)
-
-    def _indexer(self, x: int) -> None:
-        """An approximation: queries of the indexer and their rotation, scores and a mask over all cells."""
-        graph, heads = self.graph, self.shape.key("attention.indexer.head_count", 0)
-        count = heads if isinstance(heads, int) else 0
-        length = self.shape.key("attention.indexer.key_length", 0)
-        queries = self.row(count * (length if isinstance(length, int) else 0))
-        mask = max(self.masks.values(), default=0)
-        cells = mask * (2 if self.batch.flash else 1)  # f32 of every cell for every token
-        asked = graph.op(queries, graph.op(queries, x))
-        # pools of several sequences in one cache are scored apart
-        shared = self.batch.streams == 1 and self.batch.sequences > 1
-        pooled = self.shape.memory is Memory.HYBRID_IDX and shared
-        graph.op(cells, graph.op(cells * (_POOLED if pooled else 1), asked, self.given("mask indexer", mask)))
-
-    def _recurrent(self, layer: LayerShape, x: int, names: Mapping[str, tuple[int, ...]]) -> int:
-        """An approximation for all kinds of state: projection, convolution over the state, scan, gate, projection."""
-        graph, state = self.graph, self.shape.recurrent
-        sequences = self.batch.sequences
-        inner = self.shape.key("ssm.inner_size", 0)
-        channels = names["ssm_conv1d.weight"][-1] if "ssm_conv1d.weight" in names else 0
-        width = inner if isinstance(inner, int) and inner else self.width
-        projected = next((names[n][-1] for n in ("ssm_in.weight", "attn_qkv.weight") if n in names), 3 * width)
-        copied = graph.op(state.r * sequences * _F) if state.r else None
-        proj = graph.op(self.row(projected), x)
-        gate = graph.op(self.row(width), x) if "ssm_in.weight" not in names else proj
-        mixed = proj
-        if channels:
-            joined = self.row(channels) + state.r * sequences * _F
-            mixed = graph.op(joined, proj, *([] if copied is None else [copied]))
-            mixed = graph.over(self.row(channels), graph.op(self.row(channels), mixed))
-        kda = self.shape.key("kda.head_dim", 0)
-        if isinstance(kda, int) and kda and self.shape.memory is Memory.HYBRID_IDX:
-            decay = self.row(_KDA_CHUNK * layer.heads * kda)
-            mixed = graph.op(self.row(width), graph.op(decay, graph.op(decay, mixed)))
-        scanned = mixed
-        if state.s:
-            held = graph.op(state.s * sequences * _F)
-            scanned = graph.op(self.row(width) + state.s * sequences * _F, mixed, held)
-        gated = graph.op(self.row(width), graph.op(self.row(width), graph.part(scanned, 0)), gate)
-        return graph.op(self.row(self.width), gated)
-
-    def _feed_forward(self, layer: LayerShape, x: int, names: Mapping[str, tuple[int, ...]], size: int) -> int:
-        graph = self.graph
-        if "ffn_up_exps.weight" not in names and "ffn_gate_up_exps.weight" not in names:
+        if self.shape.arch in _DENSE_ONLY or not {"ffn_up_exps.weight", "ffn_gate_up_exps.weight"} & names.keys():
             return self._dense(x, names, "", size)
         routed = self._experts(layer, x, names, size)
         if "ffn_up_shexp.weight" in names:
@@ -335,16 +246,15 @@ class Builder:
             return graph.over(size, self._dense(x, names, "", size), routed)
         return routed
 
-    def _dense(self, x: int, names: Mapping[str, tuple[int, ...]], suffix: str, size: int) -> int:
+    def _dense(self, x: int, names: Names, suffix: str, size: int) -> int:
         graph = self.graph
         up = names.get(f"ffn_up{suffix}.weight")
         if up is None:
             return graph.op(size, x)
-        rows = size // (self.width * _F) if self.width else 0
-        inner = up[-1] * rows * _F
+        rows = size // (self.width * F) if self.width else 0
+        inner = up[-1] * rows * F
         if f"ffn_gate{suffix}.weight" in names:
-            gate = graph.op(inner, x)
-            active = graph.op(inner, gate, graph.op(inner, x))
+            active = self._activated(inner, x)
         else:
             raised = graph.op(inner, x)
             down = names.get(f"ffn_down{suffix}.weight", up)
@@ -352,37 +262,43 @@ class Builder:
             active = graph.op(inner // 2, raised) if down[0] * 2 == up[-1] else graph.over(inner, raised)
         return graph.op(size, active)
 
-    def _experts(self, layer: LayerShape, x: int, names: Mapping[str, tuple[int, ...]], size: int) -> int:
+    def _activated(self, inner: int, x: int, *sources: int) -> int:
+        """Gate and up, made one."""
         graph = self.graph
-        rows = size // (self.width * _F) if self.width else 0
+        gate = graph.op(inner, x, *sources)
+        if self.shape.arch in _SITU:
+            curved = graph.over(inner, graph.op(inner, gate), graph.over(inner, gate))
+            return graph.over(inner, curved, graph.op(inner, x, *sources))
+        return graph.op(inner, gate, graph.op(inner, x, *sources))
+
+    def _experts(self, layer: LayerShape, x: int, names: Names, size: int) -> int:
+        graph = self.graph
+        rows = size // (self.width * F) if self.width else 0
         used, count = max(layer.experts_used, 1), max(self.shape.expert_count, 1)
         up = names.get("ffn_up_exps.weight") or names["ffn_gate_up_exps.weight"]
         wide = up[1] if len(up) > 1 else 0
-        probs = graph.over(count * rows * _F, graph.op(count * rows * _F, x))
-        order = graph.op(count * rows * _F, probs)
-        chosen = graph.part(order, used * rows * _F)
-        weights = graph.over(used * rows * _F, graph.op(used * rows * _F, graph.view(probs), chosen))
-        inner = wide * used * rows * _F
+        probs = graph.over(count * rows * F, graph.op(count * rows * F, x))
+        order = graph.op(count * rows * F, probs)
+        chosen = graph.part(order, used * rows * F)
+        weights = graph.over(used * rows * F, graph.op(used * rows * F, graph.view(probs), chosen))
+        inner = wide * used * rows * F
+        narrow = names.get("ffn_routed_down.weight")
+        if narrow is not None:  # experts in a space of their own (src/models/kimi-k3.cpp)
+            x = graph.op(narrow[-1] * rows * F, x)
+        if self.shape.arch == "llama4":  # weighs before the experts: a copy of the row for each of them
+            x = graph.over(used * size, graph.op(used * size, graph.view(x)), weights)
         if "ffn_gate_up_exps.weight" in names:
             fused = graph.op(inner, x, chosen)
             active = graph.op(inner // 2, graph.part(fused, inner // 2))
         elif "ffn_gate_exps.weight" in names:
-            gate = graph.op(inner, x, chosen)
-            active = graph.op(inner, gate, graph.op(inner, x, chosen))
+            active = self._activated(inner, x, chosen)
         else:
             active = graph.over(inner, graph.op(inner, x, chosen))
-        down = graph.over(used * size, graph.op(used * size, active, chosen), weights)
-        parts = [graph.part(down, size) for _ in range(used)]
+        out_size = size if narrow is None else narrow[-1] * rows * F
+        down = graph.over(used * out_size, graph.op(used * out_size, active, chosen), weights)
+        parts = [graph.part(down, out_size) for _ in range(used)]
         out = parts[0]
         for part in parts[1:]:
-            out = graph.over(size, out, part)
-        return graph.op(size, out) if used == 1 else out
-
-
-def _by_layer(shape: ModelShape) -> dict[int, dict[str, tuple[int, ...]]]:
-    """Dims of each block's tensors by their short names: `attn_q.weight`."""
-    found: dict[int, dict[str, tuple[int, ...]]] = {}
-    for tensor in shape.tensors:
-        if tensor.layer is not None:
-            found.setdefault(tensor.layer, {})[tensor.name.split(".", 2)[2]] = tensor.dims
-    return found
+            out = graph.over(out_size, out, part)
+        out = graph.op(out_size, out) if used == 1 else out
+        return out if narrow is None else graph.op(size, out)

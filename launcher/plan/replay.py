@@ -96,17 +96,10 @@ class Graph:
             return False
         for source in node.sources:
             parent = self._nodes[source]
-            if parent.size != node.size or parent.layout is not None or parent.children != 1 or parent.views:
-                continue
-            if parent.view_of is None:
-                if parent.at is None:
-                    continue
-                node.at, parent.at = parent.at, None
-                return True
-            root = self._nodes[parent.view_of]
-            if root.views == 1 and root.children == 0 and root.size == node.size and root.at is not None:
-                node.at, root.at = root.at, None
-                return True
+            if parent.at is None or parent.size != node.size or parent.children != 1 or parent.views:
+                continue  # a view is never written over: the allocator doesn't count it among its own (:589-591, 636)
+            node.at, parent.at = parent.at, None
+            return True
         return False
 
     def _release(self, parent: _Node, heap: _Heap) -> None:
