@@ -14,11 +14,22 @@ def main() -> None:
 
         print(f"kvlaunch {__version__}")
         sys.exit(0)
+    if argv[:1] == ["status"] and (asked := _plain(argv[1:])) is not None:
+        from launcher.cli.frame import framed
+        from launcher.cli.status import show
+
+        sys.exit(framed(argv, lambda: show(asked[0] if asked else None, "--json" in argv)))
     # pydantic would look through all installed distributions for plugins of its own: 11 ms, and there are none
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from launcher.cli.app import run
 
     sys.exit(run(argv))
+
+
+def _plain(words: list[str]) -> list[str] | None:
+    """At most one name, and no option but --json; None for all else, which typer reads."""
+    names = [word for word in words if word != "--json"]
+    return names if len(names) <= 1 and not any(name.startswith("-") for name in names) else None
 
 
 if __name__ == "__main__":

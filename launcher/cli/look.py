@@ -15,16 +15,7 @@ from launcher.cli.common import JsonOption, NameArg
 if TYPE_CHECKING:
     from launcher.cli.instances import Instance
 
-_LOG_GRAIN = 10486  # the engine's log gives buffers in MiB with two decimals
 _LEVELS = ("debug", "info", "warn", "error")
-_STATE_COLOURS = {
-    "ready": "green",
-    "degraded": "yellow",
-    "backoff": "yellow",
-    "failed": "red",
-    "gone": "red",
-    "no answer": "red",
-}
 
 
 def status(
@@ -32,34 +23,15 @@ def status(
     as_json: JsonOption = False,
 ) -> int:
     """How an instance is: state, slots, memory planned and actual, restarts, the last exit."""
-    from launcher.cli.instances import last_status, running, statuses
-    from launcher.errors import NotRunning
-    from launcher.paths import places
+    from launcher.cli.status import show
 
-    if name is None:
-        found = list(statuses())
-        if as_json:
-            print(json.dumps({"schema": 1, "instances": found}))
-        elif not found:
-            print("nothing runs")
-        else:
-            print("\n\n".join(_status_text(one) for one in found))
-        return 0
-    try:
-        one = running(name).status()
-    except NotRunning as error:
-        last = last_status(name, places())
-        if last is None or as_json:
-            raise
-        print(_status_text(_ended(last)))
-        raise NotRunning(error.message, help=error.help) from None
-    print(json.dumps({"schema": 1, **one}) if as_json else _status_text(one))
-    return 0
+    return show(name, as_json)
 
 
 def ps(as_json: JsonOption = False) -> None:
     """List what runs, a line each."""
     from launcher.cli.instances import statuses
+    from launcher.cli.status import since
 
     found = list(statuses())
     if as_json:
@@ -73,7 +45,7 @@ def ps(as_json: JsonOption = False) -> None:
         busy = sum(bool(slot.get("busy")) for slot in one.get("slots") or [])
         slots = f"{busy}/{len(one.get('slots') or [])}"
         pid, url = str(one.get("engine_pid") or "-"), str(one.get("url") or "-")
-        lines.append((one["name"], one["state"], pid, _since(one), slots, url))
+        lines.append((one["name"], one["state"], pid, since(one), slots, url))
     widths = [max(len(line[column]) for line in lines) for column in range(6)]
     for line in lines:
         print("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip())
@@ -159,80 +131,6 @@ def _kept_records(file: Path, level: str) -> list[dict[str, Any]]:
         if record.get("level") in wanted:
             records.append(record)
     return records
-
-
-def _ended(last: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What an instance that is gone wrote last. Only a supervisor that could say so wrote that it ended."""
-    if last.get("state") in ("stopped", "failed"):
-        return last
-    reason = f"its supervisor was killed; its last word was: {last.get('state')}"
-    return {**last, "state": "gone", "reason": reason, "engine_pid": None, "slots": [], "memory": []}
-
-
-def _status_text(one: Mapping[str, Any]) -> str:
-    from launcher.cli.render import colour
-
-    state = colour(str(one["state"]), _STATE_COLOURS.get(one["state"], "dim"), "bold")
-    reason = f"  {one['reason']}" if one.get("reason") else ""
-    out = [f"{one['name']}  {state}  {one.get('url') or ''}{reason}".rstrip()]
-    if one.get("engine_pid") or one.get("restarts") is not None:
-        restarts = f"{one['restarts']} restart{'s' if one['restarts'] != 1 else ''}"
-        pid = f", pid {one['engine_pid']}" if one.get("engine_pid") else ""
-        lead = "up" if one["state"] in ("ready", "degraded") else one["state"]
-        out.append(f"  {lead} {_since(one)}, {restarts}, engine {one.get('engine') or 'given binary'}{pid}")
-    if one.get("next_try"):
-        out.append(f"  next try {one['next_try']}")
-    context = one.get("context") or {}
-    if context:
-        pool = "in one pool" if context.get("unified") else "a share each"
-        slots = f"{context.get('slots')} slots, {pool}" if context.get("slots") != 1 else "one slot"
-        out.append(f"  context {context.get('total')} tokens, {slots}")
-    for slot in one.get("slots") or []:
-        session = f"  {slot['session']}" if slot.get("session") else ""
-        used = "?" if slot.get("used") is None else slot["used"]
-        out.append(
-            f"    slot {slot['id']}  {used:>7} of {slot['size']}  {'busy' if slot.get('busy') else 'idle'}{session}"
-        )
-    out += [_memory_text(line) for line in one.get("memory") or []]
-    out += _technique_texts(one.get("requested") or {}, one.get("active") or {})
-    if last := one.get("last_exit"):
-        how = f"signal {last['signal']}" if last.get("signal") else f"code {last.get('code')}"
-        out.append(
-            f"  last exit: {last['class']} ({how}) at {last['at']}"
-            + (f"\n    {last['line']}" if last.get("line") else "")
-        )
-    return "\n".join(out)
-
-
-def _technique_texts(requested: Mapping[str, bool], active: Mapping[str, bool | None]) -> list[str]:
-    """What was asked for, by what the engine shows of it: some techniques show nothing at all."""
-    asked = [name for name, wanted in requested.items() if wanted]
-    on = [name for name in asked if active.get(name) is not False]
-    off = [name for name in asked if active.get(name) is False]
-    lines = [f"  techniques {', '.join(on)}"] if on else []
-    return lines + ([f"  asked for, but not active: {', '.join(off)}"] if off else [])
-
-
-def _memory_text(line: Mapping[str, Any]) -> str:
-    """One line of the ledger: planned and actual. `?`: not planned, or the engine's log doesn't say."""
-    from launcher.units import format_bytes
-
-    planned, actual = line.get("planned"), line.get("actual")
-    drift = ""
-    if actual and planned and abs(actual - planned) > max(planned // 100, _LOG_GRAIN):
-        drift = f"  drift {actual / planned - 1:+.1%}"
-    shown = [format_bytes(size) if size is not None else "?" for size in (planned, actual)]
-    return f"    {line['item']:<12} {line['device']:<8} planned {shown[0]:>10}  actual {shown[1]:>10}{drift}"
-
-
-def _since(one: Mapping[str, Any]) -> str:
-    from launcher.units import format_duration
-
-    try:
-        began = datetime.fromisoformat(str(one["since"]))
-    except (KeyError, ValueError):
-        return "?"
-    return format_duration((datetime.now(UTC) - began).total_seconds())
 
 
 def _oldest(since: str | None) -> datetime | None:
