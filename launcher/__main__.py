@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 
 def main() -> None:
     """Entry point of the console script; never returns."""
+    # ^C in the middle of an import ends us without a traceback; the frame makes an exception of it again
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     argv = sys.argv[1:]
     if argv in (["--version"], ["-V"]):
         from launcher import __version__

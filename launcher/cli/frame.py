@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 
@@ -13,6 +14,8 @@ from launcher.errors import KvlaunchError
 def framed(argv: Sequence[str], command: Callable[[], object]) -> int:
     """Run a command; the exit code of contract.md comes back. `argv` is what was typed, for the words of a failure."""
     _have_streams()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     code = _ended(argv, command)
     try:
         sys.stdout.flush()

@@ -29,7 +29,7 @@ def up(
     """Check, plan, build if needed, start and supervise. In the foreground: ^C stops it, a second ^C kills it."""
     from launcher.supervise.spawn import Detached
 
-    resident = Detached() if detached else None
+    resident = Detached(profile) if detached else None
     from launcher.cli.prepare import prepare_start
     from launcher.cli.stages import Stages
 

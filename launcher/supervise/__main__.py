@@ -1,11 +1,16 @@
 """`python -m launcher.supervise SPEC.json`: the resident process of one instance. The command line starts it.
 
-With `-` the spec's path comes as a line on standard input: the imports are done by then.
+With `- WHAT` the spec's path comes as a line on standard input: the imports are done by then.
 """
 
 from __future__ import annotations
 
+import signal
 import sys
+
+# ^C before the supervisor listens for it ends us without a traceback: nothing runs yet
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 # structlog would import rich for its console renderer, which is not used here: 5 MiB of the 32 that we may have
 sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
@@ -23,10 +28,10 @@ from launcher.supervise.view import View  # noqa: E402
 
 
 def main(argv: list[str]) -> int:
-    if len(argv) != 1:
+    waits = len(argv) == 2 and argv[0] == "-"
+    if len(argv) != 1 and not waits:
         print("error: usage: python -m launcher.supervise SPEC.json", file=sys.stderr)
         return 2
-    waits = argv[0] == "-"
     name = sys.stdin.readline().rstrip("\n") if waits else argv[0]
     if not name:
         return 0  # whoever started us has found a reason not to

@@ -41,9 +41,11 @@ class Detached:
     That hides its own start behind the planning. One that is never handed a launch ends with whoever made it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, what: str) -> None:
+        """`what` it will be, for whoever reads a list of processes."""
+        command = [*_command("-"), what]
         self._process = subprocess.Popen(
-            _command("-"), stdin=subprocess.PIPE, stdout=2, start_new_session=True, cwd="/", env=_environment()
+            command, stdin=subprocess.PIPE, stdout=2, start_new_session=True, cwd="/", env=_environment()
         )
 
     def start(self, spec: LaunchSpec) -> int:
@@ -60,7 +62,7 @@ class Detached:
 
 def start_detached(spec: LaunchSpec) -> int:
     """Start it in a session of its own. Returns its pid."""
-    return Detached().start(spec)
+    return Detached(spec.name).start(spec)
 
 
 def wait_ready(spec: LaunchSpec, pid: int, view: View | None = None) -> Outcome:

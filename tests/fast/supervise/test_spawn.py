@@ -24,7 +24,7 @@ def test_an_engine_that_ends_well_but_too_early_is_a_failure_of_the_start(
 ) -> None:
     stage.engine.write_text("#!/bin/sh\nexit 0\n")
     with pytest.raises(EngineRefused, match="f ended before it was ready"):
-        _start_detached(Detached(), stage.spec(), as_json=False)
+        _start_detached(Detached("f"), stage.spec(), as_json=False)
     assert capsys.readouterr().out == ""
 
 
@@ -32,12 +32,12 @@ def test_an_engine_that_fails_at_once_gives_its_code_and_words_however_quick_it_
     stage.engine.write_text("#!/bin/sh\necho 'error: invalid argument: --x' >&2\nexit 1\n")
     for _ in range(5):
         with pytest.raises(EngineRefused, match="invalid argument: --x"):
-            _start_detached(Detached(), stage.spec(), as_json=False)
+            _start_detached(Detached("f"), stage.spec(), as_json=False)
 
 
 def test_one_that_is_never_handed_a_launch_ends_with_whoever_made_it() -> None:
     """The command that was to start it may be killed while it plans."""
-    program = "import os; from launcher.supervise.spawn import Detached; print(Detached()._process.pid); os._exit(9)"
+    program = "import os; from launcher.supervise.spawn import Detached; print(Detached('f')._process.pid); os._exit(9)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (9, "")
     assert gone(int(done.stdout), 5.0)
