@@ -16,7 +16,7 @@ from launcher.model.layers import LayerShape, Memory
 from launcher.model.shape import ModelShape
 from launcher.model.types import storage_type
 from launcher.plan.context import ContextSplit
-from launcher.plan.graph import Builder
+from launcher.plan.graph import Begin, Builder
 from launcher.plan.kv import HOST, KvSettings, caches
 from launcher.plan.placement import Placement
 from launcher.plan.sketch import Batch, F, rotation_bytes
@@ -32,10 +32,9 @@ def compute_bytes(
     masks = _mask_sizes(shape, context, settings, batch)
     inputs = sum(masks.values()) + _rotation_bytes(shape, settings)
     on_host = any(device == HOST for device in placement.layers) or not placement.devices
-    row = shape.embedding_length * F * batch.tokens
     found: dict[str, int] = {}
     if on_host:
-        found[HOST] = _replay(shape, settings, batch, masks, None, output=True)
+        found[HOST] = _replay(shape, settings, batch, masks, range(len(shape.layers)), Begin.TOKENS, output=True)
     else:
         # the embedding is looked up on the host, and every input is filled there first
         found[HOST] = placement.copies * inputs + _embedding_bytes(shape, batch, placement.copies)
@@ -44,12 +43,11 @@ def compute_bytes(
         has_output = placement.output == device
         if not layers and not has_output:
             continue
-        first = 0 in layers
-        needed = _replay(shape, settings, batch, masks, layers, output=has_output, embedding=first)
-        # pipeline parallelism keeps more copies of what enters a device: inputs, rows of the embedding or of a layer
-        more = (placement.copies - 1) * (inputs + (4 if first else 1) * row)
-        more += row if placement.copies > 1 and not first else 0
-        found[device] = needed + more + _streamed_cache(shape, context, settings, placement, layers)
+        begins = Begin.EMBEDDED if 0 in layers else Begin.ROW
+        if layers and begins is Begin.ROW and placement.layers[layers[0] - 1] == HOST:
+            begins = Begin.SUM
+        needed = _replay(shape, settings, batch, masks, layers, begins, output=has_output, copies=placement.copies)
+        found[device] = needed + _streamed_cache(shape, context, settings, placement, layers)
     return found
 
 
@@ -106,20 +104,20 @@ def _replay(
     settings: KvSettings,
     batch: Batch,
     masks: Mapping[str, int],
-    layers: Sequence[int] | None,
+    layers: Sequence[int],
+    begins: Begin,
     *,
     output: bool,
-    embedding: bool = True,
+    copies: int = 1,
 ) -> int:
-    """The buffer for some layers (None: all of them and the embedding lookup)."""
-    chosen = list(range(len(shape.layers))) if layers is None else list(layers)
+    """The buffer for some layers."""
     trunk = len(shape.layers) - shape.nextn_layers
-    chosen = [index for index in chosen if index < trunk] or chosen[:1]
+    chosen = [index for index in layers if index < trunk] or list(layers[:1])
     drawn, alike = _representative(shape, chosen)
 
     def run(batch: Batch, masks: Mapping[str, int]) -> int:
-        builder = Builder(shape, settings, batch, masks)
-        return builder.run(drawn, looked_up=layers is None, embedding=embedding, output=output, alike=alike)
+        builder = Builder(shape, settings, batch, masks, copies)
+        return builder.run(drawn, begins=begins, output=output, alike=alike)
 
     whole = run(batch, masks)
     if shape.memory is not Memory.MSA or not batch.indexed(shape):

@@ -8,6 +8,7 @@ Follows src/llama-graph.cpp (build_inp_embd, build_ffn, build_moe_ffn) and src/m
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 
 from launcher.model.layers import LayerShape, Memory
 from launcher.model.shape import ModelShape
@@ -33,20 +34,29 @@ _SITU = frozenset({"kimi-k3"})  # src/llama-graph.cpp, LLM_FFN_SITU: gate and up
 _NORMED_RESIDUAL = frozenset({"minimax-01"})  # src/models/minimax-01.cpp: what is added is the normed row
 
 
+class Begin(StrEnum):
+    """What enters a buffer's first layer."""
+
+    TOKENS = "tokens"  # looked up here
+    EMBEDDED = "embedded"  # rows from the host
+    SUM = "sum"  # after layers on the host: both rows that the layer before adds, since the sum is made here
+    ROW = "row"  # after layers of another device
+
+
 class Builder(Sketch):
     """Rebuilds the graph of an architecture from its tensor names, in the order in which ggml evaluates it."""
 
-    def __init__(self, shape: ModelShape, settings: KvSettings, batch: Batch, masks: Mapping[str, int]) -> None:
-        super().__init__(shape, settings, batch, masks)
+    def __init__(
+        self, shape: ModelShape, settings: KvSettings, batch: Batch, masks: Mapping[str, int], copies: int = 1
+    ) -> None:
+        super().__init__(shape, settings, batch, masks, copies)
         self.tensors = by_layer(shape)
         self._embedded = 0
         self._next: LayerShape | None = None
 
-    def run(
-        self, layers: Sequence[LayerShape], *, looked_up: bool, embedding: bool, output: bool, alike: Sequence[int] = ()
-    ) -> int:
+    def run(self, layers: Sequence[LayerShape], *, begins: Begin, output: bool, alike: Sequence[int] = ()) -> int:
         """Bytes of the buffer. `alike`: for each layer that is not drawn, which of `layers` it is like."""
-        current = self._embedded = self._embedding(looked_up, embedding)
+        current = self._embedded = self._embedding(begins)
         current = hyper.begin(self, current)
         if self.shape.arch == "talkie":  # src/models/talkie.cpp: every layer adds the normed embedding again
             current = self._embedded = self.graph.over(self.row(self.width), current)
@@ -73,18 +83,18 @@ class Builder(Sketch):
             self.graph.op(rows * max(self.shape.vocab_size, 1), current)
         return self.graph.peak()
 
-    def _embedding(self, looked_up: bool, embedding: bool) -> int:
+    def _embedding(self, begins: Begin) -> int:
         """build_inp_embd: rows by token, rows as given, and a mix of both; two of the three are never used."""
         graph, row = self.graph, self.row(self.width)
-        if not looked_up:
-            if not embedding:
-                return graph.input(row)
-            # the rows come from the host, all three kinds; the mix is made here
-            found = graph.input(row)
+        if begins is Begin.SUM:
+            return graph.over(row, self.entering(row), self.entering(row))
+        if begins is Begin.ROW:
+            return self.entering(row)
+        if begins is Begin.EMBEDDED:  # all three kinds of rows come from the host; the mix is made here
+            found = self.entering(row)
             if self.shape.arch not in _UNMIXED:
-                rows, slots = graph.input(row), graph.input(8 * self.tokens)
-                copied = graph.op(row, graph.input(row))
-                graph.set_rows(copied, rows, slots)
+                rows, slots = self.entering(row), self.entering(8 * self.tokens)
+                graph.set_rows(graph.op(row, self.entering(row)), rows, slots)
             return found
         tokens = graph.input(F * self.tokens)
         graph.input(row)

@@ -18,6 +18,7 @@ class _Node:
     size: int
     sources: tuple[int, ...] = ()
     inplace: bool = False
+    kept: bool = False  # never freed, never written over: GGML_TENSOR_FLAG_OUTPUT
     view_of: int | None = None
     layout: object = None  # two nodes of one layout may share memory
     children: int = 0
@@ -33,9 +34,10 @@ class Graph:
     _order: list[int] = field(default_factory=list)
     _inputs: list[int] = field(default_factory=list)
 
-    def input(self, size: int) -> int:
-        """A tensor that is filled before the evaluation; it is laid out first. One that nobody reads stays for good."""
-        self._nodes.append(_Node(size))
+    def input(self, size: int, *, kept: bool = False) -> int:
+        """A tensor that is filled before the evaluation; it is laid out first. One that nobody reads stays for good,
+        and so does one that is `kept`."""
+        self._nodes.append(_Node(size, kept=kept))
         self._inputs.append(len(self._nodes) - 1)
         return len(self._nodes) - 1
 
@@ -96,7 +98,7 @@ class Graph:
             return False
         for source in node.sources:
             parent = self._nodes[source]
-            if parent.at is None or parent.size != node.size or parent.children != 1 or parent.views:
+            if parent.kept or parent.at is None or parent.size != node.size or parent.children != 1 or parent.views:
                 continue  # a view is never written over: the allocator doesn't count it among its own (:589-591, 636)
             node.at, parent.at = parent.at, None
             return True
@@ -107,13 +109,13 @@ class Graph:
         if parent.children or parent.views:
             return
         if parent.view_of is None:
-            if parent.at is not None:
+            if parent.at is not None and not parent.kept:
                 heap.give(parent.at, parent.size)
                 parent.at = None
             return
         root = self._nodes[parent.view_of]
         root.views -= 1
-        if not root.views and not root.children and root.at is not None:
+        if not root.views and not root.children and root.at is not None and not root.kept:
             heap.give(root.at, root.size)
             root.at = None
 

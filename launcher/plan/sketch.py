@@ -69,7 +69,9 @@ def hadamard_bytes(length: int) -> int:
 class Sketch:
     """A graph that is being drawn, in the order in which ggml evaluates it."""
 
-    def __init__(self, shape: ModelShape, settings: KvSettings, batch: Batch, masks: Mapping[str, int]) -> None:
+    def __init__(
+        self, shape: ModelShape, settings: KvSettings, batch: Batch, masks: Mapping[str, int], copies: int = 1
+    ) -> None:
         self.shape = shape
         self.settings = settings
         self.batch = batch
@@ -77,6 +79,7 @@ class Sketch:
         self.tokens = batch.tokens
         self.width = shape.embedding_length
         self.masks = masks
+        self.copies = copies  # of what enters a device, with pipeline parallelism
         self.widest = max((layer.v_width for layer in shape.layers), default=1)
         self.picked: int | None = None  # what an indexer chose, for the layers after it that have none
         self.held: int | None = None  # states that were gathered ahead of the block that needs them
@@ -102,8 +105,14 @@ class Sketch:
     def given(self, name: str, size: int) -> int:
         """An input, laid out where the graph first meets it."""
         if name not in self._inputs:
-            self._inputs[name] = self.graph.input(size)
+            self._inputs[name] = self.entering(size)
         return self._inputs[name]
+
+    def entering(self, size: int) -> int:
+        """What is filled before each evaluation. In a pipeline the copies take turns, so all of them stay."""
+        for _ in range(self.copies - 1):
+            self.graph.input(size, kept=True)
+        return self.graph.input(size, kept=self.copies > 1)
 
     @property
     def positions(self) -> int:

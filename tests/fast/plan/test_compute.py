@@ -11,6 +11,7 @@ from launcher.plan.context import allocate
 from launcher.plan.kv import HOST, KvSettings
 from launcher.plan.placement import on_host, place
 from launcher.plan.replay import Graph
+from launcher.plan.sketch import Batch
 from launcher.profile.tier import Tier
 from launcher.units import MIB
 
@@ -48,7 +49,8 @@ def test_smollm2_on_devices(smollm2, devices, layers, seen):
     placement = place(smollm2, devices=devices, gpu_layers=layers, weights=[1] * len(devices))
     computed = compute_bytes(smollm2, allocate(4096, 1, False), KvSettings(), placement)
     for device, size in seen.items():
-        assert computed[device] / MIB == pytest.approx(size, rel=0.08), device
+        # the second of two: a row's hole opens later than in the engine
+        assert computed[device] / MIB == pytest.approx(size, rel=0.04 if device == "RPC1" else 0.005), device
 
 
 def test_more_outputs_need_more(smollm2):
@@ -122,3 +124,55 @@ def test_a_view_keeps_its_source():
     other = graph.op(1024)
     graph.op(32, looked, other)
     assert graph.peak() == 2048 + 32
+
+
+def test_nothing_is_written_over_a_view():
+    """The allocator doesn't count a view among its own: what is turned after a reshape has a place of its own."""
+    graph = Graph()
+    graph.over(1024, graph.view(graph.op(1024)))
+    assert graph.peak() == 2048
+
+
+def test_copies_of_a_pipeline_stay():
+    graph = Graph()
+    kept = graph.input(1024, kept=True)
+    graph.op(1024, graph.over(1024, kept))
+    assert graph.peak() == 3072
+
+
+def test_a_ubatch_has_as_many_tokens_of_each_sequence():
+    batch = Batch.of(allocate(777, 5, False), KvSettings(ubatch=32))
+    assert (batch.tokens, batch.outputs) == (35, 5)
+
+
+def test_layers_left_out_of_the_drawing_bring_their_constants(shape, table):
+    """Every layer with an indexer has a plane of zeros, laid out before anything is evaluated."""
+
+    def needed(blocks: int) -> int:
+        rows = [("token_embd.weight", "f32", (128, 128)), ("output_norm.weight", "f32", (128,))]
+        for block in range(blocks):
+            rows += [
+                (f"blk.{block}.{name}.weight", "f32", dims)
+                for name, dims in (
+                    ("attn_norm", (128,)),
+                    ("attn_q_a", (128, 512)),
+                    ("attn_q_b", (512, 192)),
+                    ("attn_kv_a_mqa", (128, 576)),
+                    ("attn_output", (128, 128)),
+                    ("ffn_norm", (128,)),
+                    ("ffn_up", (128, 192)),
+                    ("ffn_gate", (128, 192)),
+                    ("ffn_down", (192, 128)),
+                )
+            ]
+        keys = {
+            "block_count": blocks, "embedding_length": 128, "attention.head_count": 1, "attention.head_count_kv": 1,
+            "attention.key_length": 576, "attention.value_length": 512, "attention.key_length_mla": 192,
+            "attention.value_length_mla": 128, "attention.kv_lora_rank": 512, "feed_forward_length": 192,
+            "attention.indexer.head_count": 64, "attention.indexer.key_length": 128, "attention.indexer.top_k": 64,
+            "context_length": 4096,
+        }  # fmt: skip
+        model = shape("deepseek32", keys, table(*rows), 128)
+        return compute_bytes(model, allocate(4096, 1, False), KvSettings(), on_host(model))[HOST]
+
+    assert needed(9) - needed(4) == 5 * 4096 * 512 * 4
