@@ -5,6 +5,7 @@ Needs root and systemd's binary; skipped with a word where there is none.
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from launcher.supervise.client import Client
 from launcher.supervise.spec import Expected, LaunchSpec
 
 _ROOT = Path(__file__).resolve().parents[2]
+_PAGE = _ROOT / "docs" / "supervise.md"
 _FAKE = _ROOT / "tests" / "fast" / "supervise" / "fake_engine.py"
 
 
@@ -30,6 +32,15 @@ def systemd() -> Iterator[Systemd]:
             yield system
     except Unavailable as reason:
         pytest.skip(str(reason))
+
+
+def _unit(command: str, more: str) -> str:
+    """The unit of the page, with another command. What stands later wins."""
+    shown = re.search(r"```ini\n(.*?)```", _PAGE.read_text(), re.DOTALL)
+    assert shown is not None
+    text, count = re.subn(r"ExecStart=.*", f"ExecStart={command}\nWorkingDirectory={_ROOT}", shown[1])
+    assert count == 1
+    return text.replace("\n[Install]", f"{more}\n[Install]")
 
 
 class Unit:
@@ -61,17 +72,7 @@ class Unit:
         file = self.spec.write(self.home / "spec.json")
         self.systemd.unit(
             self.service,
-            f"""[Service]
-Type=notify
-ExecStart={sys.executable} -m launcher.supervise {file}
-WorkingDirectory={_ROOT}
-Restart=on-failure
-RestartSec=100ms
-RestartPreventExitStatus=10 11 12 13 14 15 16
-OOMPolicy=continue
-Delegate=yes
-{service}
-""",
+            _unit(f"{sys.executable} -m launcher.supervise {file}", f"RestartSec=100ms\n{service}"),
         )
 
     @property
