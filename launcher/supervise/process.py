@@ -92,13 +92,13 @@ class Keeper:
 
     def _start(self) -> None:
         self._process = subprocess.Popen(
-            ["/bin/sh", "-c", _KEEPER],
+            ["/bin/sh", "-c", 'eval "$kvlaunch_keeper"'],  # a script there would fill every list of processes
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
             cwd="/",
-            env={},
+            env={"kvlaunch_keeper": _KEEPER},
             bufsize=0,
         )
         for group in self._groups:
