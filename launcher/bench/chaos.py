@@ -6,6 +6,8 @@ connect anew all the time: none is refused.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import shutil
 import statistics
@@ -13,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -21,10 +23,12 @@ from typing import Any
 from launcher.bench import peers
 from launcher.bench.clients import Clients
 from launcher.bench.faults import FAULTS, Arena, Broken
-from launcher.bench.instance import Instance, bare_start, bench_spec
+from launcher.bench.instance import Instance, bare_start, bench_spec, wait_for
 from launcher.bench.record import check, row
 from launcher.bench.systemd import Unavailable
 from launcher.errors import KvlaunchError
+from launcher.machine.cgroups import levels
+from launcher.machine.tree import Tree
 from launcher.supervise import proc
 
 _FULL, _QUICK = 300, 30
@@ -62,11 +66,16 @@ def _faults(
     checks: list[dict[str, Any]],
     skipped: list[str],
 ) -> None:
-    arena = _arena(server, model, home, seed)
+    cgroup = _cgroup(home)
+    arena = _arena(server, model, home, seed, cgroup)
     bare_starts = [bare_start(arena.spec)]
-    plan = _drawn(arena.random, _QUICK if quick else _FULL, arena.spec.listen_fd)
+    absent = {}
     if not arena.spec.listen_fd:
-        skipped.append("port theft: this engine has no --listen-fd (patch 0016)")
+        absent["port theft"] = "this engine has no --listen-fd (patch 0016)"
+    if cgroup is None:
+        absent["cgroup's limit"] = "needs root and cgroups of version 1; tests/system has it for version 2"
+    skipped += [f"{name}: {why}" for name, why in absent.items()]
+    plan = _drawn(arena.random, _QUICK if quick else _FULL, absent)
     broken: list[str] = []
     repairs: list[float] = []
     done = 0
@@ -100,6 +109,8 @@ def _faults(
                 base = _size(arena.instance.pid)
     finally:
         arena.instance.close()
+        if cgroup is not None:
+            _remove(cgroup)
     bare = statistics.median(bare_starts)
     rows.append(row("bare engine", "spawn to ready, median", round(bare, 3), "s"))
     for words in broken:
@@ -126,7 +137,20 @@ def _say(words: str) -> None:
         print(f"\r\033[2K{words}", end="", file=sys.stderr, flush=True)
 
 
-def _arena(server: Path, model: Path, home: Path, seed: int) -> Arena:
+def _cgroup(home: Path) -> Path | None:
+    """A memory cgroup for this run; of version 1 alone, where root may make one without anybody's leave."""
+    level = next((level for level in levels(Tree(), "memory") if level.version == 1), None)
+    if level is None or os.geteuid() != 0:
+        return None
+    made = Path(level.directory, home.name)
+    try:
+        made.mkdir()
+    except OSError:
+        return None
+    return made
+
+
+def _arena(server: Path, model: Path, home: Path, seed: int, cgroup: Path | None) -> Arena:
     copy = home / "model.gguf"
     shutil.copyfile(model, copy)
     limits = home / "limits"
@@ -148,12 +172,12 @@ def _arena(server: Path, model: Path, home: Path, seed: int) -> Arena:
         detached=True,
     )
     spec = type(spec).from_json({**spec.as_json(), "binary": str(wrapper)})
-    return Arena(spec, copy, limits, None, ahead, Random(seed))  # type: ignore[arg-type]  # start() makes the instance
+    return Arena(spec, copy, limits, None, ahead, cgroup, Random(seed))  # type: ignore[arg-type]  # start() makes the instance
 
 
-def _drawn(random: Random, count: int, holds_port: bool) -> list[str]:
+def _drawn(random: Random, count: int, absent: Collection[str]) -> list[str]:
     """Every fault comes at least once where there is room, in an order drawn by the seed."""
-    names = [name for name in FAULTS if holds_port or name != "port theft"]
+    names = [name for name in FAULTS if name not in absent]
     plan = [*names, *(random.choice(names) for _ in range(max(0, count - len(names))))]
     random.shuffle(plan)
     return plan[:count]
@@ -180,6 +204,22 @@ def _after(arena: Arena, supervisor: int, spawns: int, base: tuple[int, int]) ->
     if memory - base[1] > _GROWN_BYTES:
         wrong.append(f"{(memory - base[1]) >> 10} KiB more memory than at the start")
     return wrong
+
+
+def _remove(cgroup: Path) -> None:
+    """It can be removed some moments after its last process only."""
+    for group in (*cgroup.glob("engine-*"), cgroup):
+        with contextlib.suppress(AssertionError):
+            wait_for(lambda group=group: _removed(group))  # type: ignore[misc]
+
+
+def _removed(group: Path) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        try:
+            group.rmdir()
+        except OSError as error:
+            return error.errno != errno.EBUSY
+    return True
 
 
 def _begin_anew(arena: Arena) -> None:

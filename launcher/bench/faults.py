@@ -7,6 +7,7 @@ again, nothing grown) is checked by chaos.py.
 from __future__ import annotations
 
 import contextlib
+import http.client
 import os
 import resource
 import shutil
@@ -48,12 +49,14 @@ class Arena:
     instance: Instance
     ahead: Path
     """The seconds by which the supervisor's wall clock is ahead (jumpy.py)."""
+    cgroup: Path | None
+    """Of version 1, made for this run: the supervisor lives in it alone. None: there is none to be had."""
     random: Random
     slowest_status: float = 0.0
     """While the engine stood still."""
 
     def start(self) -> None:
-        self.instance = Instance(self.spec, program=("launcher.bench.jumpy", str(self.ahead)))
+        self.instance = Instance(self.spec, program=("launcher.bench.jumpy", str(self.ahead)), cgroup=self.cgroup)
         self.instance.ready()
 
     def time_status(self) -> None:
@@ -257,6 +260,24 @@ def memory_later(arena: Arena) -> None:
     arena.instance.ready()
 
 
+def memory_limit_of_a_cgroup(arena: Arena) -> None:
+    """The engine's own group is closed: it alone is killed for it, that is known as such, and it serves again."""
+    engine = arena.instance.engine
+    assert arena.cgroup is not None
+    (group,) = [path.parent for path in arena.cgroup.glob("engine-*/cgroup.procs") if str(engine) in path.read_text()]
+    used = int((group / "memory.usage_in_bytes").read_text())
+    (group / "memory.limit_in_bytes").write_text(str(used + (1 << 20)))
+    # a prompt of its own: after a failed allocation the engine aborts at the next one that begins the same way
+    prompt = f"{arena.random.random()} " + "word " * 1500
+    with contextlib.suppress(OSError, ValueError, http.client.HTTPException):
+        arena.instance.http("POST", "/completion", {"prompt": prompt, "n_predict": 8}, limit=20)
+    if not gone(engine, 1.0):
+        raise Broken("the engine was not killed at its cgroup's limit")
+    arena.instance.ready(but_not=engine)
+    if (kind := arena.instance.status["last_exit"]["class"]) != "host-oom":
+        raise Broken(f"a kill at the cgroup's limit was classed as {kind}")
+
+
 def disk_full(arena: Arena) -> float:
     """No file takes a byte: a crash is survived all the same."""
     supervisor = arena.instance.pid
@@ -356,6 +377,7 @@ FAULTS: dict[str, Fault] = {
     "port theft": port_theft,
     "no memory at load": memory_at_load,
     "no memory later": memory_later,
+    "cgroup's limit": memory_limit_of_a_cgroup,
     "disk full": disk_full,
     "log flood": log_flood,
     "clock jump": clock_jump,

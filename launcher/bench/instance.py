@@ -84,7 +84,9 @@ class Instance:
         *,
         env: Mapping[str, str] | None = None,
         program: Sequence[str] = ("launcher.supervise",),
+        cgroup: Path | None = None,
     ) -> None:
+        """`cgroup`: one that it is to live in alone, as if a unit had handed it over."""
         self.spec = spec
         self.client = Client(Path(spec.socket), spec.name)
         file = spec.write(Path(spec.state_dir).parent / f"{spec.name}.spec.json")
@@ -98,6 +100,7 @@ class Instance:
                 stderr=out,
                 start_new_session=True,
                 env={**os.environ, **(env or {})},
+                preexec_fn=None if cgroup is None else lambda: _enter(cgroup),
             )
 
     @property
@@ -156,6 +159,10 @@ def wait_for(holds: Callable[[], bool], limit: float = 5.0) -> None:
     while not holds():
         assert time.monotonic() < end, f"not within {limit:g} s"
         time.sleep(0.02)
+
+
+def _enter(cgroup: Path) -> None:
+    (cgroup / "cgroup.procs").write_text("0")
 
 
 def gone(pid: int, limit: float = 2.0) -> bool:
