@@ -95,6 +95,7 @@ def _faults(
             _say(f"{done + 1} of {len(plan)}: {name}")
             try:
                 repaired = FAULTS[name](arena)
+                amiss = _after(arena, supervisor, spawns, base)
             except (Broken, AssertionError, KvlaunchError) as error:
                 broken.append(f"{name}: {error}")
                 _begin_anew(arena)
@@ -105,7 +106,7 @@ def _faults(
                 drawn[name] += 1
             if repaired is not None:
                 repairs.append(repaired)
-            broken += [f"{name}: {words}" for words in _after(arena, supervisor, spawns, base)]
+            broken += [f"{name}: {words}" for words in amiss]
             if arena.instance.pid != supervisor:
                 base = _size(arena.instance.pid)
     finally:
