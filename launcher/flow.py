@@ -240,15 +240,7 @@ def _with_plan(case: Case, files: Files) -> tuple[Case, tuple[Diagnostic, ...]]:
 
 def read_machine(path: Path) -> Machine:
     """`--machine FILE`: the output of `probe --json`, of this box or another. Raises ProfileError."""
-    try:
-        data = json.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise ProfileError(f"--machine {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise ProfileError(
-            f"--machine {path} is no JSON: {error}", help="write it with `kvlaunch probe --json`"
-        ) from error
-    return Machine.from_json(data)
+    return Machine.load(path)
 
 
 def read_capability(profile: Profile, here: Places, engine_help: Path | None, engine: Engine | None) -> Capability:

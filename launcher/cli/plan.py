@@ -182,7 +182,8 @@ def _search(case: Case, write: Path | None, as_json: bool) -> int:
             )
         )
     else:
-        _show_front(front, seconds)
+        assert case.plan is not None
+        _show_front(front, seconds, on_device=bool(case.plan.demand.placement.gpu_layers))
         if not room_for_cache:
             print("  nothing fits beside the prompt cache: these are without it, so lower kv.reuse.ram too")
         if write is not None:
@@ -190,25 +191,35 @@ def _search(case: Case, write: Path | None, as_json: bool) -> int:
     return 0
 
 
-def _show_front(front: Front, seconds: float) -> None:
+_ROWS = 24
+
+
+def _show_front(front: Front, seconds: float, *, on_device: bool) -> None:
     from rich.console import Console
     from rich.table import Table
+
+    from launcher.plan.search import thinned
+
+    rows = thinned(front.candidates)
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     for heading in ("context a slot", "slots", "tier", "residency", "tokens/s, full", "quality"):
         table.add_column(
             heading, justify="right" if heading in ("context a slot", "slots", "tokens/s, full") else "left"
         )
-    for one in front.candidates[:24]:
-        place = f"{one.residency.name} {one.residency.share:.0%}" if len(one.need) > 1 else "host"
+    for one in rows[:_ROWS]:
+        place = f"{one.residency.name} {one.residency.share:.0%}" if on_device else "host"
         table.add_row(str(one.per_slot), str(one.slots), str(one.tier), place, f"{one.speed:.1f}", one.quality)
     console = Console()
     console.print(table)
     rate = front.tried / seconds if seconds else 0
+    shown = min(len(rows), _ROWS)
     console.print(
-        f"{front.tried} settings looked at, {front.fitting} fit, {len(front.candidates)} that no other beats "
-        f"({rate:,.0f} a second)",
+        f"{front.tried} settings looked at ({rate:,.0f} a second), {front.fitting} fit, {len(front.candidates)} that "
+        f"no other beats; {shown} shown"
+        + (", the others differ little: --json has all" if shown < len(front.candidates) else ""),
         highlight=False,
+        soft_wrap=True,
     )
 
 
@@ -216,16 +227,19 @@ def _write(case: Case, target: Path, changes: dict[str, object]) -> None:
     """The profile with these keys changed, comments and order kept, in another file."""
     import tomlkit
 
-    document = tomlkit.parse(case.profile.file.read_text("utf-8"))
+    from launcher.cli.moved import anchor, lay_sets
+
+    profile = case.profile
+    document = tomlkit.parse(profile.file.read_text("utf-8"))
+    if target.absolute().parent != profile.file.parent:
+        anchor(document, profile.file.parent)
+    lay_sets(document, profile.sets, Path(profile.sets_directory or "."))
     for key, value in changes.items():
         table, _, name = key.rpartition(".")
         node = document.setdefault(table, tomlkit.table())
         node[name] = value
     if "context.per_slot" in changes and "total" in document["context"]:
         del document["context"]["total"]  # of the two the one that was found stays
-    model = document.get("model", {})  # it may stand in a file that this one extends
-    if "path" in model:  # a relative path would mean another file from another folder
-        model["path"] = str(case.profile.model.path)
     _save(target, tomlkit.dumps(document))
 
 

@@ -72,8 +72,11 @@ def _cache(case: Case, plan: Plan) -> str:
 def _device(plan: Plan, verdict: DeviceVerdict, verbose: bool) -> None:
     lines = [line for line in plan.ledger if line.device == verdict.device]
     need = format_bytes(verdict.need)
-    if verdict.free is None:
-        print(f"  {colour(verdict.device, 'bold')}  {need}; what is free there is not known, so nothing is judged")
+    if verdict.free is None and not verdict.short:
+        print(f"  {colour(verdict.device, 'bold')}  {need}; not judged: {verdict.unknown} of this machine is not known")
+    elif verdict.free is None:
+        word = colour(_word(verdict), _VERDICTS[verdict.fit], "bold")
+        print(f"  {colour(verdict.device, 'bold')}  {need} of {format_bytes(verdict.total or 0)} in all  {word}")
     else:
         word = colour(_word(verdict), _VERDICTS[verdict.fit], "bold")
         print(f"  {colour(verdict.device, 'bold')}  {need} of {format_bytes(verdict.free)} free  {word}")
@@ -92,6 +95,8 @@ def _device(plan: Plan, verdict: DeviceVerdict, verbose: bool) -> None:
 
 
 def _word(verdict: DeviceVerdict) -> str:
+    if verdict.unknown and not verdict.short:
+        return "not judged"
     return {"no": "does not fit"}.get(str(verdict.fit), str(verdict.fit))
 
 

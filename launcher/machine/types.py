@@ -15,6 +15,8 @@ from typing import Any
 from launcher.errors import ProfileError
 from launcher.machine.decode import Reader
 
+_LARGEST_FILE = 16 << 20  # bytes of a machine file; a real one has a few thousand
+
 
 class DeviceKind(StrEnum):
     """Where a device's memory is: that decides how the plan counts it."""
@@ -361,7 +363,11 @@ class Machine:
         """From a file that holds the output of `probe --json` (what `--machine FILE` takes). Raises ProfileError."""
         again = "write it with `kvlaunch probe --json > FILE` on the box that is meant"
         try:
-            data: Mapping[str, object] = json.loads(path.read_text(encoding="utf-8"))
+            with path.open("rb") as file:
+                text = file.read(_LARGEST_FILE + 1)
+            if len(text) > _LARGEST_FILE:
+                raise ProfileError(f"{path} is no machine file: it has more than 16 MiB", help=again)
+            data: Mapping[str, object] = json.loads(text.decode("utf-8"))
         except FileNotFoundError:
             raise ProfileError(f"there is no machine file {path}", help=again) from None
         except OSError as error:

@@ -49,7 +49,8 @@ def can_use(device: Device, backend: str) -> bool:
 def rooms(machine: Machine, used: tuple[Used, ...], reserved: Mapping[str, int]) -> dict[str, Room]:
     """What every device of the plan has, the host included; `reserved`: bytes that starts under way will take."""
     memory = machine.memory
-    found = {HOST: Room(memory.limit or memory.total, memory.available, reserved.get(HOST, 0))}
+    total = memory.limit or memory.total
+    found = {HOST: Room(total, memory.available, reserved.get(HOST, 0), field="memory.available")}
     for device in used:
         room = device.room
         found[device.id] = replace(room, reserved=reserved.get(device.id, 0))
@@ -75,8 +76,14 @@ def _backend(device: Device) -> str:
 
 def _worker(number: int, machine: Machine) -> Used:
     known = machine.device(f"RPC{number}")
-    return Used(f"RPC{number}", "rpc", _room(known) if known else Room(None, None))
+    room = _room(known) if known else Room(None, None, field=_field(f"RPC{number}"))
+    return Used(f"RPC{number}", "rpc", room)
 
 
 def _room(device: Device) -> Room:
-    return Room(device.memory_total, device.memory_free, host_share=device.memory_shared or 0)
+    shared = device.memory_shared or 0
+    return Room(device.memory_total, device.memory_free, host_share=shared, field=_field(device.id))
+
+
+def _field(device: str) -> str:
+    return f"devices[{device}].memory_free"

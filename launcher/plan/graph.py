@@ -50,12 +50,13 @@ class Builder(Sketch):
         self, shape: ModelShape, settings: KvSettings, batch: Batch, masks: Mapping[str, int], copies: int = 1
     ) -> None:
         super().__init__(shape, settings, batch, masks, copies)
-        self.tensors = by_layer(shape)
+        self.tensors: Mapping[int, Names] = {}
         self._embedded = 0
         self._next: LayerShape | None = None
 
     def run(self, layers: Sequence[LayerShape], *, begins: Begin, output: bool, alike: Sequence[int] = ()) -> int:
         """Bytes of the buffer. `alike`: for each layer that is not drawn, which of `layers` it is like."""
+        self.tensors = by_layer(self.shape, {self._stored(layer) for layer in layers})
         current = self._embedded = self._embedding(begins)
         current = hyper.begin(self, current)
         if self.shape.arch == "talkie":  # src/models/talkie.cpp: every layer adds the normed embedding again

@@ -24,6 +24,12 @@ _CSA, _HCA = 4, 128  # src/llama-kv-cache-dsv4.cpp:16-17
 EXACT_TYPE = "q8_0"  # patch 0077: what the exact first and recent tokens are stored as
 
 
+# these keep the states of the last drafted tokens, so that a draft can be taken back (src/llama-arch.cpp:1162); only
+# where heads of the model draft, a draft model of its own asks for none (common/common.h:399)
+ROLLS_BACK = frozenset(
+    {"kimi-k3", "qwen35", "qwen35moe", "qwen4exp", "deepseek4", "glm5-next", "nemotron_h", "nemotron_h_moe"}
+    | {"lfm2", "lfm2moe", "bailingmoe3"}
+)
 _F16 = Tier("f16", "f16")
 
 

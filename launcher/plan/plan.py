@@ -13,7 +13,7 @@ from launcher.plan.commandline import settings
 from launcher.plan.context import ContextSplit, split_context, train_length
 from launcher.plan.devices import Used, reserves, rooms, used_devices
 from launcher.plan.dryrun import DryRun
-from launcher.plan.kv import HOST, KvPart, KvSettings, bytes_per_token, kv_bytes
+from launcher.plan.kv import HOST, ROLLS_BACK, KvPart, KvSettings, bytes_per_token, kv_bytes
 from launcher.plan.ledger import Demand, Draft, LedgerLine, ledger
 from launcher.plan.placement import Loading, Placement, choose_layers, expert_layers, on_host, place
 from launcher.plan.search import most_context
@@ -23,6 +23,7 @@ from launcher.profile.schema import Profile
 from launcher.units import Tokens
 
 _UNKNOWN_TRAINING = 4096  # tokens a slot for a model whose header doesn't say what it was trained for
+DRAFTED = 3  # tokens that are drafted ahead: `--spec-draft-n-max`, common/common.h:329
 _LEAST = 256  # tokens a slot: the engine allocates no less
 
 
@@ -141,7 +142,7 @@ def demand_of(
     return Demand(
         shape=shape,
         context=split,
-        settings=kv_settings(profile, placement),
+        settings=kv_settings(profile, shape, placement),
         placement=placement,
         loading=Loading(
             mapped=profile.compute.load in ("auto", "mmap", "mmap+mlock"),
@@ -149,11 +150,11 @@ def demand_of(
         ),
         prompt_cache=reuse.ram,
         checkpoints=reuse.checkpoints,
-        outputs_per_slot=1 if draft is None else 4,  # --spec-draft-n-max 3 and the target's own
+        outputs_per_slot=1 if draft is None else 1 + DRAFTED,
         mmproj=given.shapes.get("model.mmproj"),
         mmproj_device=used[0].id if used else HOST,
         draft=_draft(given, used),
-        mtp=draft is not None and draft.type == "mtp",
+        mtp=drafts_itself(profile),
         loras=tuple(shape for key, shape in sorted(given.shapes.items()) if key.startswith("model.lora.")),
         reserves=reserves(used),
         dry_run=given.dry_run,
@@ -245,7 +246,7 @@ def _cache_on_host(profile: Profile) -> Collection[int] | None:
     return tuple(kv.host_layers) if kv.residency == "layers" else ()
 
 
-def kv_settings(profile: Profile, placement: Placement) -> KvSettings:
+def kv_settings(profile: Profile, shape: ModelShape, placement: Placement) -> KvSettings:
     """What the profile asks of the cache."""
     kv, compute = profile.kv, profile.compute
     split = kv.residency == "heads" and bool(placement.gpu_layers)
@@ -256,9 +257,15 @@ def kv_settings(profile: Profile, placement: Placement) -> KvSettings:
         batch=compute.batch,
         ubatch=compute.ubatch,
         flash=compute.flash_attention != "off",
+        rollback=DRAFTED if drafts_itself(profile) and shape.arch in ROLLS_BACK else 0,
         exact=(kv.exact.first, kv.exact.recent),
         heads_on_device=kv.heads.gpu_fraction if split else None,
     )
+
+
+def drafts_itself(profile: Profile) -> bool:
+    """Whether heads in the model draft the next tokens."""
+    return profile.model.draft is not None and profile.model.draft.type == "mtp"
 
 
 def trained_for(profile: Profile, shape: ModelShape) -> int | None:

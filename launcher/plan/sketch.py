@@ -5,7 +5,7 @@ Knows no architecture: attention.py, states.py and sparse.py draw their parts on
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from launcher.model.layers import LayerShape, Memory
@@ -163,10 +163,12 @@ class Sketch:
         return rotation_bytes(length, name, widest=which == "k")
 
 
-def by_layer(shape: ModelShape) -> dict[int, dict[str, tuple[int, ...]]]:
-    """Dims of each block's tensors by their short names: `attn_q.weight`."""
-    found: dict[int, dict[str, tuple[int, ...]]] = {}
+def by_layer(shape: ModelShape, blocks: Collection[int]) -> dict[int, dict[str, tuple[int, ...]]]:
+    """Dims of these blocks' tensors by their short names: `attn_q.weight`."""
+    found: dict[int, dict[str, tuple[int, ...]]] = {block: {} for block in blocks}
+    begins = tuple(f"blk.{block}." for block in blocks)
     for tensor in shape.tensors:
-        if tensor.layer is not None:
-            found.setdefault(tensor.layer, {})[tensor.name.split(".", 2)[2]] = tensor.dims
+        if tensor.name.startswith(begins):
+            _, block, name = tensor.name.split(".", 2)
+            found[int(block)][name] = tensor.dims
     return found

@@ -50,6 +50,11 @@ def _gathered(sketch: Sketch, elements: int) -> int:
     return sketch.graph.op(elements * sketch.batch.sequences * F, ids)
 
 
+def _states(sketch: Sketch) -> int:
+    """The states after the ubatch, and those after each of the last tokens that can be taken back."""
+    return sketch.shape.recurrent.s * sketch.batch.sequences * F * (1 + sketch.settings.rollback)
+
+
 def _convolved(sketch: Sketch, width: int, held: int, new: int, share: int = 1) -> tuple[int, int]:
     """The last rows before this ubatch and its own, then the convolution over them. (both, result)"""
     before = sketch.shape.recurrent.r // share * sketch.batch.sequences * F
@@ -61,7 +66,7 @@ def _scan(sketch: Sketch, width: int, *sources: int) -> int:
     """SSM_SCAN: rows and the states after them; then what is copied aside of sequences that pause."""
     graph, state = sketch.graph, sketch.shape.recurrent.s * F
     ids = sketch.given("states", F * sketch.batch.sequences)
-    scanned = graph.op(sketch.row(width) + state * sketch.batch.sequences, *sources, ids)
+    scanned = graph.op(sketch.row(width) + _states(sketch), *sources, ids)
     sketch.written(graph.op(state * (sketch.batch.sequences - 1)))
     return scanned
 
@@ -144,7 +149,7 @@ def _gated_delta(sketch: Sketch, x: int, names: Names) -> int:
         decay, beta = (graph.op(heads, graph.part(both, 0)) for _ in "ab")
     else:
         decay, beta = (graph.op(heads, graph.view(graph.op(heads, x))) for _ in "ab")
-    size = row(width) + sketch.shape.recurrent.s * sketch.batch.sequences * F
+    size = row(width) + _states(sketch)
     mixed = graph.op(size, q, k, graph.part(conv, 0), decay, beta, graph.view(state))
     normed = graph.op(row(width), graph.part(mixed, 0))
     gate = graph.op(row(width), graph.view(sketch.product(names, "attn_gate", x)))
@@ -167,7 +172,7 @@ def _kimi_delta(sketch: Sketch, x: int, names: Names) -> int:
     decay = sketch.product(names, "ssm_f_b", low) if "ssm_f_b.weight" in names else low
     decay = graph.op(size, graph.view(decay))
     beta = graph.op(sketch.row(1), graph.view(sketch.product(names, "ssm_beta", x)))
-    whole = size + sketch.shape.recurrent.s * sketch.batch.sequences * F
+    whole = size + _states(sketch)
     q, k, v = rows
     mixed = graph.op(whole, q, k, graph.view(v), decay, beta, graph.view(state))
     normed = graph.op(size, graph.view(graph.op(size, graph.part(mixed, 0))))
@@ -206,5 +211,5 @@ def _unknown(sketch: Sketch, x: int) -> int:
     graph, size = sketch.graph, sketch.row(sketch.width)
     held = _gathered(sketch, sketch.shape.recurrent.r + sketch.shape.recurrent.s)
     rows = [graph.op(size, x) for _ in range(5)]
-    mixed = graph.op(size + sketch.shape.recurrent.s * sketch.batch.sequences * F, held, *rows)
+    mixed = graph.op(size + _states(sketch), held, *rows)
     return graph.op(size, graph.op(size, graph.part(mixed, 0)))

@@ -34,12 +34,14 @@ class Room:
 
     reserved    promised to other starts that are under way
     host_share  bytes of `total` that are host RAM: what is taken of them is taken from the host as well
+    field       where a machine's description says what is free (`probe --json`)
     """
 
     total: int | None
     free: int | None
     reserved: int = 0
     host_share: int = 0
+    field: str = ""
 
     @property
     def usable(self) -> int | None:
@@ -56,6 +58,7 @@ class DeviceVerdict:
     short        bytes that are missing (0 when it fits)
     item, key    the largest consumer that a key can change, and that key
     advice       what to write instead, as a sentence
+    unknown      the field that a judgement would need and that the machine's description lacks; "" when it was judged
     """
 
     device: str
@@ -69,6 +72,7 @@ class DeviceVerdict:
     item: str = ""
     key: str = ""
     advice: str = ""
+    unknown: str = ""
 
     def as_json(self) -> dict[str, object]:
         """`plan --json` → devices (contract.md), and more."""
@@ -83,6 +87,7 @@ class DeviceVerdict:
             "short": self.short,
             "key": self.key or None,
             "advice": self.advice or None,
+            "unknown": self.unknown or None,
         }
 
 
@@ -140,8 +145,11 @@ def _judge(device: str, lines: Sequence[LedgerLine], room: Room) -> DeviceVerdic
     need = sum(line.bytes for line in lines)
     start = sum(line.bytes for line in lines if not line.grows)
     reclaimable = sum(line.reclaimable for line in lines)
-    fit, short = fit_of(need, start, reclaimable, room.usable)
-    base = DeviceVerdict(device, room.total, room.free, need, start, reclaimable, fit, short)
+    # where what is free is not known, more than there is at all can still be told from what may fit
+    room_for = room.total if room.usable is None and start - reclaimable > (room.total or start) else room.usable
+    fit, short = fit_of(need, start, reclaimable, room_for)
+    unknown = room.field if room.usable is None else ""
+    base = DeviceVerdict(device, room.total, room.free, need, start, reclaimable, fit, short, unknown=unknown)
     if fit is Fit.FITS:
         return base
     line = _to_change(lines, short, growth=fit is Fit.TIGHT)

@@ -6,8 +6,10 @@ import struct
 from pathlib import Path
 
 import pytest
+import tomlkit
 
 from launcher.cli.app import run
+from launcher.cli.moved import anchor
 from launcher.machine.types import Cpu, Machine, Memory
 from launcher.profile.load import load_profile
 
@@ -56,6 +58,37 @@ def test_what_is_written_holds_beside_what_stood_there(model: Path, tmp_path: Pa
     found = load_profile("sub/found.toml", (), {})
     assert found.context.per_slot == 4096 and found.context.total is None
     assert found.model.path == model
+
+
+def test_files_stay_the_same_from_another_folder(model: Path, tmp_path: Path) -> None:
+    for name in ("keys", "mm.gguf", "a.gguf", "t.jinja", "ev"):
+        (tmp_path / name).write_text("x")
+    (tmp_path / "base.toml").write_text("[compute]\nbatch = 1024\n")
+    (tmp_path / "named.toml").write_text("[compute]\nubatch = 256\n")
+    (tmp_path / "p.toml").write_text(
+        'extends = ["base.toml", "named"]\n[model]\npath = "./tiny.gguf"\nmmproj = "mm.gguf"\n'
+        'chat_template = "t.jinja"\n[[model.lora]]\npath = "a.gguf"\n[serve]\napi_key_file = "keys"\n'
+        'host = ["127.0.0.1", "s.sock"]\n[supervise]\non_event = ["./ev"]\n'
+    )
+    (tmp_path / "sub").mkdir()
+    document = tomlkit.parse((tmp_path / "p.toml").read_text())
+    anchor(document, tmp_path)
+    (tmp_path / "sub" / "p.toml").write_text(tomlkit.dumps(document))
+    before, after = load_profile("p.toml", (), {}), load_profile("sub/p.toml", (), {})
+    assert after.model == before.model and after.serve == before.serve
+    assert after.compute.batch == 1024 and after.compute.ubatch == 256
+    assert after.supervise == before.supervise
+
+
+def test_what_set_said_is_written(model: Path, tmp_path: Path) -> None:
+    """The context that was found is the largest with it, not without."""
+    (tmp_path / "p.toml").write_text('[model]\npath = "tiny.gguf"\n')
+    (tmp_path / "sub").mkdir()
+    sets = ["--set", "context.slots=3", "--set", "kv.tier=f16", "--set", "serve.api_key_file=keys"]
+    (tmp_path / "keys").write_text("k")
+    assert run(["plan", "p.toml", "--max-context", "--write", "sub/found.toml", *sets]) == 0
+    found = load_profile("sub/found.toml", (), {})
+    assert (found.context.slots, str(found.kv.tier), found.serve.api_key_file) == (3, "f16", tmp_path / "keys")
 
 
 def test_a_model_that_stands_in_the_base(model: Path, tmp_path: Path) -> None:

@@ -231,3 +231,15 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_device_by_id() -> None:
     assert FULL.device("Vulkan0") is FULL.devices[1]
     assert FULL.device("CUDA9") is None
+
+
+def test_a_machine_file_is_read_only_so_far(tmp_path):
+    large = tmp_path / "disk.img"
+    with large.open("wb") as file:
+        file.truncate(1 << 40)  # sparse: reading it whole would end in a MemoryError
+    with pytest.raises(ProfileError, match="no machine file: it has more than 16 MiB"):
+        Machine.load(large)
+    binary = tmp_path / "binary.json"
+    binary.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ProfileError, match="is not JSON"):
+        Machine.load(binary)

@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import json
 from array import array
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from launcher.model.shape import ModelShape
 from launcher.plan.compute import compute_bytes
 from launcher.plan.context import allocate
-from launcher.plan.kv import HOST, KvSettings
+from launcher.plan.kv import HOST, KvSettings, kv_parts
 from launcher.plan.placement import on_host
+from launcher.plan.plan import DRAFTED, kv_settings
+from launcher.profile.load import load_profile
 from launcher.profile.tier import parse_tier
 from launcher.units import MIB
 
@@ -30,8 +35,13 @@ def _list(value: object) -> object:
     return array("f", value) if isinstance(value, list) and any(isinstance(one, float) for one in value) else value
 
 
-@pytest.mark.parametrize("name", ZOO)
-def test_the_engine_reserved_as_much(name, shape, table):
+@pytest.fixture
+def zoo(shape, table) -> Callable[[str], ModelShape]:
+    """The model of this name, without its file."""
+    return partial(_model, shape, table)
+
+
+def _model(shape, table, name):
     entry = ZOO[name]
     keys = {key: _list(value) for key, value in entry["keys"].items()}
     rows = [
@@ -39,7 +49,12 @@ def test_the_engine_reserved_as_much(name, shape, table):
         for tensor, dims, blocks in entry["tensors"]
         for block in (blocks or [0])
     ]
-    model = shape(entry["arch"], keys, table(*rows), entry["vocabulary"])
+    return shape(entry["arch"], keys, table(*rows), entry["vocabulary"])
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_the_engine_reserved_as_much(name, zoo):
+    entry, model = ZOO[name], zoo(name)
     assert entry["seen"]
     for context, slots, unified, tier, ubatch, swa_full, seen in entry["seen"]:
         settings = KvSettings(
@@ -48,3 +63,40 @@ def test_the_engine_reserved_as_much(name, shape, table):
         computed = compute_bytes(model, allocate(context, slots, unified), settings, on_host(model))[HOST] / MIB
         limit = _ROUGHLY.get(entry["arch"], 0.015)
         assert computed == pytest.approx(seen, rel=limit, abs=0.015), (context, slots, unified, tier, ubatch)
+
+
+# with `--spec-type draft-mtp`: context, slots, unified, ubatch; "RS buffer size" and "CPU compute buffer size"
+TAKEN_BACK = [
+    ("qwen35-dense", 1024, 1, False, 512, 0.54, 7.02),
+    ("qwen35-dense", 2048, 3, False, 64, 1.61, 2.77),
+    ("qwen35-dense", 2048, 4, True, 128, 2.14, 4.54),
+    ("nemotron_h-dense", 2048, 3, False, 64, 3.14, 4.99),
+    ("lfm2-dense", 2048, 4, True, 128, 0.03, 1.25),
+    ("kimi-k3-moe", 2048, 4, True, 128, 1.07, 2.13),
+    ("deepseek4-moe", 2048, 3, False, 64, 1.03, 6.30),
+    ("glm5-next-moe", 2048, 4, True, 128, 1.07, 21.90),
+]
+
+
+@pytest.mark.parametrize(("name", "tokens", "slots", "unified", "ubatch", "states", "compute"), TAKEN_BACK)
+def test_states_of_drafted_tokens_are_kept(tmp_path, zoo, name, tokens, slots, unified, ubatch, states, compute):
+    """A model that drafts with heads of its own can take a draft back: every state three times more."""
+    model = zoo(name)
+    (tmp_path / "p.toml").write_text('[model]\npath = "x.gguf"\n[model.draft]\ntype = "mtp"\n')
+    sets = [f"compute.ubatch={ubatch}"]
+    settings = kv_settings(load_profile(tmp_path / "p.toml", sets, {}), model, on_host(model))
+    assert settings.rollback == DRAFTED
+    context = allocate(tokens, slots, unified)
+    parts = kv_parts(model, context, settings)
+    assert sum(part.bytes for part in parts if part.kind == "recurrent") / MIB == pytest.approx(states, abs=0.006)
+    found = compute_bytes(model, context, settings, on_host(model), 1 + DRAFTED)[HOST] / MIB
+    assert found == pytest.approx(compute, rel=0.01, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "draft"), [("mamba2-dense", "mtp"), ("qwen35-dense", "ngram"), ("gemma3-dense", "mtp")]
+)
+def test_others_take_nothing_back(tmp_path, zoo, name, draft):
+    model = zoo(name)
+    (tmp_path / "p.toml").write_text(f'[model]\npath = "x.gguf"\n[model.draft]\ntype = "{draft}"\n')
+    assert kv_settings(load_profile(tmp_path / "p.toml", (), {}), model, on_host(model)).rollback == 0

@@ -27,6 +27,7 @@ from launcher.plan.search import (
     pareto,
     search,
     spread,
+    thinned,
     useful_tiers,
 )
 from launcher.plan.verdict import Room, margin
@@ -209,3 +210,19 @@ def test_exact_tokens_raise_the_class():
 def test_useful_tiers_are_of_the_engine():
     assert {str(tier) for tier in useful_tiers({"f16", "q8_0", "q4_0"})} == {"f16", "q8_0", "q4_0", "q8_0:q4_0"}
     assert not any("turbo" in str(tier) for tier in useful_tiers(set(CACHE_TYPES) - {"turbo2", "turbo3", "turbo4"}))
+
+
+def test_thinned_rows_differ_to_the_eye():
+    def row(per_slot, tier, speed, loss, slots=1):
+        return Candidate(Tier(tier, tier), WITH_LAYERS, slots, per_slot, speed, loss, {})
+
+    rows = [
+        row(8192, "f16", 50.0, 0.0),
+        row(8192, "q8_0", 50.5, 0.01),  # as fast as f16, and coarser
+        row(8192, "q4_0", 80.0, 0.1),
+        row(7168, "f16", 54.0, 0.0),  # hardly faster for less context
+        row(4096, "f16", 70.0, 0.0),
+        row(4096, "f16", 69.0, 0.0, slots=2),  # another count of slots is another thing
+    ]
+    shown = [(one.per_slot, str(one.tier), one.slots) for one in thinned(rows)]
+    assert shown == [(8192, "f16", 1), (8192, "q4_0", 1), (4096, "f16", 2)]

@@ -106,3 +106,21 @@ def test_memory_that_a_device_shares_with_the_host_counts_once():
     assert (host.fit, host.short) == (Fit.NO, 2 * GIB)
     own = judge(lines, {**rooms, "Vulkan0": Room(8 * GIB, 8 * GIB)})
     assert overall(own) is Fit.FITS
+
+
+def test_what_is_not_known_is_named():
+    lines = [_line("kv", GIB), _line("weights", GIB, device="CUDA0")]
+    rooms = {
+        HOST: Room(8 * GIB, None, field="memory.available"),
+        "CUDA0": Room(None, None, field="devices[CUDA0].memory_free"),
+    }
+    host, card = judge(lines, rooms)
+    assert (host.fit, host.unknown) == (Fit.FITS, "memory.available")
+    assert card.as_json()["unknown"] == "devices[CUDA0].memory_free"
+    (known,) = judge(lines[:1], {HOST: Room(8 * GIB, 8 * GIB, field="memory.available")})
+    assert known.unknown == "" and known.as_json()["unknown"] is None
+
+
+def test_more_than_there_is_cannot_fit_whatever_is_free():
+    (card,) = judge([_line("kv", 9 * GIB, "context.per_slot", device="CUDA0")], {"CUDA0": Room(8 * GIB, None)})
+    assert card.fit is Fit.NO and card.short == GIB
