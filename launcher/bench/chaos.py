@@ -328,5 +328,5 @@ def _peers(server: Path, model: Path, home: Path, quick: bool, rows: list[dict[s
         except Unavailable as reason:
             skipped.append(f"time to repair under {name}: {reason}")
             continue
-        rows.append(row(f"kill -9 to answer, {name}", "median", round(taken[times // 2], 3), "s"))
-        rows.append(row(f"kill -9 to answer, {name}", "longest", round(taken[-1], 3), "s"))
+        rows.append(row("kill -9 to answer", f"{name}, median", round(taken[times // 2], 3), "s"))
+        rows.append(row("kill -9 to answer", f"{name}, longest", round(taken[-1], 3), "s"))
