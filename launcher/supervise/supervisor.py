@@ -343,6 +343,7 @@ class Supervisor:
     async def _move_page(self, where: str) -> None:
         if problem := await self._page.move(where):
             self.say("error", problem)
+            self.journal.add("problem", reason=problem)
 
     def restart_as(self, fresh: LaunchSpec) -> None:
         """Stop, and start as that. The public address is kept where it can be."""

@@ -64,6 +64,8 @@ class View:
                 self._state(event)
             case "exit" if event.get("class") != "stopped-by-us":
                 self._say("ended", f"{event['class']}: {event.get('line') or _how(event)}", "red")
+            case "problem":
+                self._say("warn", event["reason"], "yellow")
             case "replan":
                 without = ", ".join(event["given_up"])
                 self._say("replan", f"without {without}" if without else "with all that was asked for", "yellow")

@@ -235,7 +235,7 @@ def test_a_metrics_page_and_where_a_reload_moves_it(stage: Stage) -> None:
     with ports.bind("127.0.0.1", port):
         assert _reload(instance, replace(instance.spec, metrics=f"127.0.0.1:{port}")) == "at-once"
         said = f"no metrics page on 127.0.0.1:{port}: port {port} on 127.0.0.1 is taken by pid {os.getpid()}"
-        wait_for(lambda: any(said in record["text"] for record in instance.client.logs(level="error")))
+        wait_for(lambda: any(said in str(event.get("reason")) for event in instance.client.events()))
     assert instance.status["state"] == "ready"
 
 

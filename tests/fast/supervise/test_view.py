@@ -80,3 +80,8 @@ def test_a_terminal_that_was_closed_ends_nothing() -> None:
     view = View("agents", "coder", Closed())
     view.event(state("ready", "loading"))
     view.event(state("draining", "ready", reason="SIGHUP"))
+
+
+def test_what_is_asked_for_and_cannot_be_is_told() -> None:
+    problem = "no metrics page on 127.0.0.1:9: port 9 on 127.0.0.1 is taken by pid 1 (x)"
+    assert shown({"event": "problem", "reason": problem}) == [f"warn      {problem}"]
