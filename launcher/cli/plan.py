@@ -53,7 +53,7 @@ def plan(
         from launcher.cli.plan_table import show_plan
 
         show_plan(case, verbose=verbose)
-    return _code(case)
+    return _code(case, shown=not as_json)
 
 
 def init(
@@ -106,10 +106,21 @@ def _need_model(case: Case) -> Plan:
     )
 
 
-def _code(case: Case) -> int:
-    from launcher.launch import require_good
+def _code(case: Case, *, shown: bool) -> int:
+    """0, or the error that the case ends with; what was `shown` already is not said again."""
+    import sys
 
-    require_good(case)
+    from launcher.errors import KvlaunchError
+    from launcher.launch import require_good
+    from launcher.rules.render import summary
+
+    try:
+        require_good(case)
+    except KvlaunchError as error:
+        if not shown:
+            raise
+        print(f"{case.profile.file}: {summary(case.diagnostics)}", file=sys.stderr)
+        return int(error.code)
     return 0
 
 
@@ -147,12 +158,14 @@ def _max_context(case: Case, write: Path | None, as_json: bool) -> int:
         )
     found, advice = answer
     slots = case.profile.context.slots
+    whole = case.plan is not None and found == case.plan.split.train
     if write is not None:
         _write(case, write, {"context.per_slot": found})
     if as_json:
         print(json.dumps({"schema": 1, "per_slot": found, "slots": slots, "advice": advice or None}))
         return 0
-    print((f"{found} tokens for each of {slots} slots" if slots > 1 else f"{found} tokens") + _wrote(write))
+    text = f"{found} tokens for each of {slots} slots" if slots > 1 else f"{found} tokens"
+    print(text + (", all that the model was trained for" if whole else "") + _wrote(write))
     if advice:
         print(f"  tight: {advice}")
     return 0

@@ -65,8 +65,17 @@ def _context(plan: Plan) -> str:
 
 
 def _cache(case: Case, plan: Plan) -> str:
-    parts = " + ".join(f"{part.kind} {part.layers} layers × {part.cells} cells" for part in plan.kv)
-    return f"cache {format_bytes(plan.kv_bytes)} as {case.profile.kv.tier}: {parts}"
+    """The caches by kind, whichever devices hold their layers."""
+    layers: dict[tuple[str, int], int] = {}
+    for part in plan.kv:
+        key = (part.kind if part.cache == "main" else part.cache, part.cells)
+        layers[key] = layers.get(key, 0) + part.layers
+    parts = [f"{kind} {_many(count, 'layer')} × {cells} cells" for (kind, cells), count in layers.items()]
+    return f"cache {format_bytes(plan.kv_bytes)} as {case.profile.kv.tier}: {' + '.join(parts)}"
+
+
+def _many(count: int, word: str) -> str:
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
 
 def _device(plan: Plan, verdict: DeviceVerdict, verbose: bool) -> None:

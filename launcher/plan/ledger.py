@@ -188,7 +188,11 @@ def _kv(demand: Demand) -> Iterator[LedgerLine]:
 def _part_text(part: KvPart) -> str:
     per_cell = part.bytes / (part.layers * part.cells) if part.layers and part.cells else 0
     name = part.cache if part.cache != "main" else part.kind
-    return f"{name}: {part.layers} layers × {part.cells} cells × {per_cell:g} B"
+    return f"{name}: {_many(part.layers, 'layer')} × {part.cells} cells × {per_cell:g} B"
+
+
+def _many(count: int, word: str) -> str:
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
 
 def _compute(demand: Demand) -> Iterator[LedgerLine]:
@@ -224,7 +228,7 @@ def _compute(demand: Demand) -> Iterator[LedgerLine]:
 def _output(demand: Demand) -> Iterator[LedgerLine]:
     """`output_reserve`, src/llama-context.cpp: logits of one token for every slot."""
     rows = demand.context.slots * demand.outputs_per_slot
-    text = f"{demand.shape.vocab_size} logits × {rows} rows × 4 B"
+    text = f"{demand.shape.vocab_size} logits × {_many(rows, 'row')} × 4 B"
     yield LedgerLine("output", HOST, demand.shape.vocab_size * rows * 4, Source.FORMULA, 0, text, "context.slots")
 
 
@@ -297,7 +301,7 @@ def _checkpoints(demand: Demand) -> Iterator[LedgerLine]:
     if not size or not demand.checkpoints:
         return
     count = demand.context.slots * demand.checkpoints
-    text = f"{demand.context.slots} slots × {demand.checkpoints} checkpoints × {format_bytes(size)}, at most"
+    text = f"{_many(demand.context.slots, 'slot')} × {demand.checkpoints} checkpoints × {format_bytes(size)}, at most"
     yield LedgerLine("checkpoints", HOST, count * size, Source.FORMULA, 0, text, "kv.reuse.checkpoints", grows=True)
 
 

@@ -16,7 +16,7 @@ from launcher.plan.dryrun import DryRun
 from launcher.plan.kv import HOST, ROLLS_BACK, KvPart, KvSettings, bytes_per_token, kv_bytes
 from launcher.plan.ledger import Demand, Draft, LedgerLine, ledger
 from launcher.plan.placement import Loading, Placement, choose_layers, expert_layers, on_host, place
-from launcher.plan.search import most_context
+from launcher.plan.search import largest, most_context
 from launcher.plan.techniques import Techniques, choose
 from launcher.plan.verdict import DeviceVerdict, Fit, Room, judge, overall
 from launcher.profile.schema import Profile
@@ -124,7 +124,24 @@ def make_plan(
         cpu_moe=demand.placement.experts_on_host or "off",
         threads=profile.compute.threads or machine.cpu.cores or 1,
     )
-    return Plan(demand.context, demand, demand.parts(), lines, judge(lines, space), space, techniques, told)
+    devices = judge(lines, space)
+    if any(one.key == "context.per_slot" for one in devices):
+        devices = judge(lines, space, {one.device: _tokens_for(one, demand, space) or 0 for one in devices})
+    return Plan(demand.context, demand, demand.parts(), lines, devices, space, techniques, told)
+
+
+def _tokens_for(verdict: DeviceVerdict, demand: Demand, space: Mapping[str, Room]) -> int | None:
+    """The largest context a slot with which a device would be judged better, in the engine's grain."""
+    if verdict.key != "context.per_slot":
+        return None
+
+    def fits(per_slot: int) -> bool:
+        split = replace_context(demand.context, per_slot)
+        lines = ledger(replace(demand, context=split, dry_run=None, measured={}))
+        found = next(one for one in judge(lines, space) if one.device == verdict.device)
+        return found.fit.rank < verdict.fit.rank
+
+    return largest(fits, demand.context.per_slot)
 
 
 def demand_of(
@@ -309,9 +326,13 @@ def at_rest(lines: Sequence[LedgerLine]) -> list[LedgerLine]:
     return [line for line in lines if not line.grows]
 
 
+def replace_context(old: ContextSplit, per_slot: int) -> ContextSplit:
+    """The same split with another context a slot."""
+    return split_context(per_slot=per_slot, total=None, slots=old.slots, unified=old.unified, train=old.train)
+
+
 def with_context(plan: Plan, per_slot: int) -> tuple[ContextSplit, tuple[LedgerLine, ...], tuple[DeviceVerdict, ...]]:
     """The same plan with another context a slot: what `--max-context` and "the next larger one" ask."""
-    old = plan.split
-    split = split_context(per_slot=per_slot, total=None, slots=old.slots, unified=old.unified, train=old.train)
+    split = replace_context(plan.split, per_slot)
     lines = ledger(replace(plan.demand, context=split, dry_run=None, measured={}))
     return split, lines, judge(lines, plan.rooms)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from types import MappingProxyType
 
 from launcher.plan.kv import HOST
 from launcher.plan.ledger import LedgerLine
@@ -91,12 +92,20 @@ class DeviceVerdict:
         }
 
 
-def judge(lines: Sequence[LedgerLine], rooms: Mapping[str, Room]) -> tuple[DeviceVerdict, ...]:
-    """A verdict for every device that the ledger names, in its order."""
+def judge(
+    lines: Sequence[LedgerLine], rooms: Mapping[str, Room], tokens: Mapping[str, int] = MappingProxyType({})
+) -> tuple[DeviceVerdict, ...]:
+    """A verdict for every device that the ledger names, in its order. `tokens`: the context a slot that would fit on a
+    device, where someone found it out; a share of what it is now, where nobody did."""
     devices = dict.fromkeys(line.device for line in lines)
     rooms = _without_borrowed(lines, rooms)
     return tuple(
-        _judge(device, [line for line in lines if line.device == device], rooms.get(device, Room(None, None)))
+        _judge(
+            device,
+            [line for line in lines if line.device == device],
+            rooms.get(device, Room(None, None)),
+            tokens.get(device),
+        )
         for device in devices
     )
 
@@ -141,7 +150,7 @@ def fit_of(need: int, start: int, reclaimable: int, free: int | None) -> tuple[F
     return Fit.NO, start - reclaimable - free
 
 
-def _judge(device: str, lines: Sequence[LedgerLine], room: Room) -> DeviceVerdict:
+def _judge(device: str, lines: Sequence[LedgerLine], room: Room, tokens: int | None) -> DeviceVerdict:
     need = sum(line.bytes for line in lines)
     start = sum(line.bytes for line in lines if not line.grows)
     reclaimable = sum(line.reclaimable for line in lines)
@@ -156,7 +165,7 @@ def _judge(device: str, lines: Sequence[LedgerLine], room: Room) -> DeviceVerdic
     spilled = start - room.usable if fit is Fit.TIGHT and room.usable is not None else 0
     if line is None:
         return base if device == HOST else replace(base, key="compute.backend", advice=_DRIVER.format(missing(short)))
-    return replace(base, item=line.item, key=line.key, advice=_advice(line, short, spilled))
+    return replace(base, item=line.item, key=line.key, advice=_advice(line, short, spilled, tokens))
 
 
 # what a person gives up first, where it is enough: a cap on growth, then context, then batch, then layers
@@ -180,7 +189,7 @@ def missing(short: int) -> str:
     return f"{format_bytes(short)} too much"
 
 
-def _advice(line: LedgerLine, short: int, spilled: int) -> str:
+def _advice(line: LedgerLine, short: int, spilled: int, tokens: int | None) -> str:
     too_much = missing(short)
     if spilled > 0:
         too_much += f" ({format_bytes(spilled)} of the mapped weights would be read from the disk again and again)"
@@ -191,7 +200,7 @@ def _advice(line: LedgerLine, short: int, spilled: int) -> str:
     words = {
         "prompt-cache": f'set {line.key} to "{left // MIB}MiB" or less',
         "checkpoints": f"lower {line.key} to {share} of what it is",
-        "kv": f"lower {line.key} to {share} of what it is, or take a smaller kv.tier",
+        "kv": f"lower {line.key} to {tokens or f'{share} of what it is'}, or take a smaller kv.tier",
         "compute": f"lower {line.key} to {share} of what it is",
         "weights": f"lower {line.key}: {share} of these weights fit",
         "recurrent": f"lower {line.key}: {share} of the states fit",

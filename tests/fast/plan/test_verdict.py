@@ -124,3 +124,10 @@ def test_what_is_not_known_is_named():
 def test_more_than_there_is_cannot_fit_whatever_is_free():
     (card,) = judge([_line("kv", 9 * GIB, "context.per_slot", device="CUDA0")], {"CUDA0": Room(8 * GIB, None)})
     assert card.fit is Fit.NO and card.short == GIB
+
+
+def test_a_context_that_was_found_out_is_named_instead_of_a_share():
+    lines = [_line("kv", 9 * GIB, "context.per_slot")]
+    rooms = {HOST: Room(8 * GIB, 8 * GIB)}
+    assert "per_slot to 88 % of what it is" in judge(lines, rooms)[0].advice
+    assert "per_slot to 7168, or" in judge(lines, rooms, {HOST: 7168})[0].advice
