@@ -1,9 +1,10 @@
 """The compute buffer: what the activations of one ubatch need, by replaying the engine's graph and its allocator.
 
-A formula, not a measurement: the graph of a decoder block is rebuilt from the tensors that the header lists (which
-projections, norms, experts there are), then the allocator is replayed (replay.py). Exact for common decoders within a
-few per cent; architectures with recurrent or indexed attention are approximated, and the engine's own dry run
-(`llama-fit-params --fit-print on`) is the better word where there is one.
+A formula, not a measurement: the graph of a few blocks is rebuilt from the tensors that the header lists (graph.py and
+the parts beside it), then the allocator is replayed (replay.py). Held against the engine's own buffers for 128
+architectures (`bench plan`): most are exact, the worst some per cent off. Not held against any: RWKV's states (the
+ledger says so), and what a GPU's backend pads or fuses. The engine's own dry run (`llama-fit-params --fit-print on`)
+has whole MiB and no unified cache.
 Follows src/llama-graph.cpp and src/llama-context.cpp:545-650 (sched_reserve: one ubatch of tokens, one output a slot).
 """
 

@@ -16,6 +16,7 @@ from launcher.plan.context import ContextSplit
 from launcher.plan.dryrun import DryRun
 from launcher.plan.kv import HOST, KvPart, KvSettings, caches, kv_parts, mtp_parts, row_bytes
 from launcher.plan.placement import Loading, Placement, weights_by_device
+from launcher.plan.states import estimated
 from launcher.units import GIB, MIB, format_bytes
 
 # What a running engine holds beside its buffers, by the kind of device.
@@ -202,6 +203,8 @@ def _compute(demand: Demand) -> Iterator[LedgerLine]:
     computed = formula(demand.outputs_per_slot)
     ubatch = demand.settings.ubatch_of(demand.context)
     base = f"graph of {ubatch} tokens replayed"
+    if estimated(demand.shape):
+        base += f"; uncertain: how {demand.shape.arch} keeps its states is only guessed"
     dry = demand.dry_run
     # the dry run reserves an output for every token of a ubatch; the server one for each slot
     whole = formula(ubatch) if dry is not None else {}

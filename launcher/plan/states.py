@@ -7,6 +7,7 @@ src/models/mamba-base.cpp, delta-net-base.cpp, plamo2.cpp, kimi-linear.cpp, mini
 from __future__ import annotations
 
 from launcher.model.layers import LayerShape
+from launcher.model.shape import ModelShape
 from launcher.plan.sketch import F, Names, Sketch
 
 
@@ -23,6 +24,16 @@ def state_layer(sketch: Sketch, layer: LayerShape, x: int, names: Names) -> int:
     if "ssm_conv1d.weight" in names:
         return _gated_delta(sketch, x, names)
     return _unknown(sketch, x)
+
+
+_DRAWN = (".ssm_in.weight", ".ssm_conv1d.weight", ".ssm_conv1d_q.weight", ".shortconv.conv.weight")
+
+
+def estimated(shape: ModelShape) -> bool:
+    """Whether states are of a kind that is not drawn (RWKV and its kin): what they need is a guess."""
+    if not shape.recurrent.r + shape.recurrent.s or shape.arch == "minimax-01":
+        return False
+    return not any(tensor.name.endswith(_DRAWN) for tensor in shape.tensors)
 
 
 # these ask for their states before anything of the block itself is evaluated (build_rs expands the graph)

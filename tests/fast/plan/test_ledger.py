@@ -180,3 +180,10 @@ def test_a_projector(smollm2, shape, table):
 def test_a_smaller_tier_is_a_smaller_line(smollm2):
     sizes = [_line(_demand(smollm2, settings=KvSettings(tier=Tier(t, t))), "kv").bytes for t in ("f16", "q8_0", "q4_0")]
     assert sizes == sorted(sizes, reverse=True)
+
+
+def test_a_guess_is_called_one(shape, smollm2):
+    keys = {"block_count": 2, "embedding_length": 64, "context_length": 4096, "wkv.head_size": 64}
+    keys |= {"attention.head_count": 0, "feed_forward_length": 128, "token_shift_count": 2}
+    assert "uncertain: how rwkv6 keeps its states" in _line(_demand(shape("rwkv6", keys, (), 100)), "compute").formula
+    assert "uncertain" not in _line(_demand(smollm2), "compute").formula
