@@ -240,7 +240,7 @@ def _write(case: Case, target: Path, changes: dict[str, object]) -> None:
     """The profile with these keys changed, comments and order kept, in another file."""
     import tomlkit
 
-    from launcher.cli.moved import anchor, lay_sets
+    from launcher.profile.moved import anchor, lay_sets
 
     profile = case.profile
     document = tomlkit.parse(profile.file.read_text("utf-8"))

@@ -9,9 +9,9 @@ import pytest
 import tomlkit
 
 from launcher.cli.app import run
-from launcher.cli.moved import anchor
 from launcher.machine.types import Cpu, Machine, Memory
 from launcher.profile.load import load_profile
+from launcher.profile.moved import anchor
 
 
 def string(text: str) -> bytes:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from launcher.profile.document import parse_set
 from launcher.profile.expand import is_path
 from launcher.profile.find import is_path as is_file_reference
 
@@ -25,18 +25,17 @@ def anchor(document: Any, directory: Path) -> None:
 def lay_sets(document: Any, sets: Sequence[str], directory: Path) -> None:
     """Write what `--set` said: what was found holds with it only."""
     for argument in sets:
-        key, _, text = argument.partition("=")
-        path = [part.strip().replace("-", "_") for part in key.split(".")]
-        try:
-            value: Any = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
-            value = text.strip()
-        if isinstance(value, str) and is_path(tuple(path), value):
-            value = _anchored(value, directory)
-        node = document
-        for part in path[:-1]:
-            node = node.setdefault(part, {})
-        node[path[-1]] = value
+        said = parse_set(argument, directory)[0].data
+        _walk(said, (), directory)
+        _put(document, said)
+
+
+def _put(document: Any, said: Mapping[str, Any]) -> None:
+    for key, value in said.items():
+        if isinstance(value, dict):
+            _put(document.setdefault(key, {}), value)
+        else:
+            document[key] = value
 
 
 def _walk(node: Any, path: tuple[str | int, ...], directory: Path) -> None:
