@@ -19,9 +19,10 @@ from launcher.model.types import storage_type
 from launcher.plan.context import ContextSplit
 from launcher.plan.graph import Begin, Builder
 from launcher.plan.kv import HOST, KvSettings, caches
-from launcher.plan.placement import Placement
+from launcher.plan.placement import Placement, tensor_device
 from launcher.plan.sketch import Batch, F, rotation_bytes
 
+_BORROWS_FROM = 32  # tokens of a batch: GGML_OP_OFFLOAD_MIN_BATCH
 _REPLAYED_LAYERS = 4  # layers repeat: more of a kind change nothing
 
 
@@ -32,10 +33,15 @@ def compute_bytes(
     batch = Batch.of(context, settings, outputs_per_slot)
     masks = _mask_sizes(shape, context, settings, batch)
     inputs = sum(masks.values()) + _rotation_bytes(shape, settings)
-    on_host = any(device == HOST for device in placement.layers) or not placement.devices
+    # layers on the host, and those whose experts are: their products are made there
+    host = [
+        index
+        for index, device in enumerate(placement.layers)
+        if device == HOST or (index < placement.experts_on_host and shape.layers[index].experts_used)
+    ]
     found: dict[str, int] = {}
-    if on_host:
-        found[HOST] = _replay(shape, settings, batch, masks, range(len(shape.layers)), Begin.TOKENS, output=True)
+    if host or not placement.devices:
+        found[HOST] = _replay(shape, settings, batch, masks, host, Begin.TOKENS, output=placement.output == HOST)
     else:
         # the embedding is looked up on the host, and every input is filled there first
         found[HOST] = placement.copies * inputs + _embedding_bytes(shape, batch, placement.copies)
@@ -49,7 +55,23 @@ def compute_bytes(
             begins = Begin.SUM
         needed = _replay(shape, settings, batch, masks, layers, begins, output=has_output, copies=placement.copies)
         found[device] = needed + _streamed_cache(shape, context, settings, placement, layers)
+    borrower, size = borrowed_weights(shape, placement, batch.tokens)
+    if size:
+        found[borrower] = found.get(borrower, 0) + size
     return found
+
+
+def borrowed_weights(shape: ModelShape, placement: Placement, tokens: int) -> tuple[str, int]:
+    """(device, bytes) The first card multiplies what lies on the host too, for a large batch, and has one of those
+    matrices at a time in its buffer (ggml/src/ggml-backend.cpp:1110, ggml-cuda.cu:5754). A worker doesn't."""
+    if not placement.devices or placement.devices[0].startswith("RPC") or tokens < _BORROWS_FROM:
+        return "", 0
+    held = (
+        tensor.size
+        for tensor in shape.tensors
+        if tensor.layer is not None and len(tensor.dims) > 1 and tensor_device(shape, placement, tensor) == HOST
+    )
+    return placement.devices[0], max(held, default=0)
 
 
 def _embedding_bytes(shape: ModelShape, batch: Batch, copies: int) -> int:

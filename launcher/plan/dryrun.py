@@ -42,6 +42,7 @@ def parse_dry_run(text: str) -> DryRun | None:
         words = line.split()
         if len(words) != 4 or not all(word.isdigit() and len(word) < 10 for word in words[1:]):
             continue
-        model, context, compute = (int(word) * MIB + (MIB // 2 if word != "0" else 0) for word in words[1:])
+        model, context = (int(word) * MIB + (MIB // 2 if word != "0" else 0) for word in words[1:3])
+        compute = int(words[3]) * MIB + MIB // 2  # "0" is less than one, not nothing
         lines[HOST if words[0] == "Host" else words[0]] = DryRunLine(model, context, compute)
     return DryRun(lines) if lines else None

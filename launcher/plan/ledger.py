@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from launcher.model.layers import Memory
 from launcher.model.shape import ModelShape
-from launcher.plan.compute import compute_bytes
+from launcher.plan.compute import borrowed_weights, compute_bytes
 from launcher.plan.context import ContextSplit
 from launcher.plan.dryrun import DryRun
 from launcher.plan.kv import HOST, KvPart, KvSettings, caches, kv_parts, mtp_parts, row_bytes
@@ -27,6 +27,8 @@ _HOST_BASE = 48 * MIB
 _HOST_PER_TOKEN = 100  # bytes for each token of the vocabulary
 RESERVE: Mapping[str, int] = {"cuda": 512 * MIB, "rocm": 512 * MIB, "vulkan": 192 * MIB, "rpc": 16 * MIB}
 _DRY_RUN_ROUNDING = MIB // 2  # its figures are whole MiB
+# it reserves outputs that the server doesn't, which are most of it: so close to the same graph of ours it confirms that
+_AGREES = 20
 _CLIP_COMPUTE = 0.15  # an mmproj's own compute buffer, as a share of its weights; at least 64 MiB
 
 
@@ -203,29 +205,33 @@ def _compute(demand: Demand) -> Iterator[LedgerLine]:
     computed = formula(demand.outputs_per_slot)
     ubatch = demand.settings.ubatch_of(demand.context)
     base = f"graph of {ubatch} tokens replayed"
-    if estimated(demand.shape):
+    guessed = estimated(demand.shape)
+    if guessed:
         base += f"; uncertain: how {demand.shape.arch} keeps its states is only guessed"
+    borrower, borrowed = borrowed_weights(demand.shape, demand.placement, ubatch)
     dry = demand.dry_run
     # the dry run reserves an output for every token of a ubatch; the server one for each slot
     whole = formula(ubatch) if dry is not None else {}
     for device, size in computed.items():
         seen = dry.compute(device) if dry is not None else None
+        drawn = base
+        if borrowed and device == borrower:
+            drawn += f" + {format_bytes(borrowed)} for weights of the host (uncertain: not measured on a card)"
         if seen is None:
-            yield LedgerLine("compute", device, size, Source.FORMULA, 0, base, "compute.ubatch")
+            yield LedgerLine("compute", device, size, Source.FORMULA, 0, drawn, "compute.ubatch")
             continue
         reserved = whole.get(device, size)
         excess = reserved - size
         corrected = max(seen - excess, 0)
         text = f"dry run {format_bytes(seen)} − {format_bytes(excess)} of outputs that the server does not reserve"
-        if abs(seen - reserved) <= _DRY_RUN_ROUNDING + seen // 50:
+        if abs(seen - reserved) <= _DRY_RUN_ROUNDING + seen // _AGREES:
             # it says what the formula says, which has the finer grain
-            yield LedgerLine("compute", device, size, Source.DRY_RUN, 0, f"{base}, as the {text}", "compute.ubatch")
-        elif excess <= seen // 2:
+            yield LedgerLine("compute", device, size, Source.DRY_RUN, 0, f"{drawn}, as the {text}", "compute.ubatch")
+        elif guessed or corrected > size:
             yield LedgerLine("compute", device, corrected, Source.DRY_RUN, 0, text, "compute.ubatch")
         else:
-            # where outputs are most of it, what is left says little of the rest: the larger word counts
-            held = max(size, corrected)
-            yield LedgerLine("compute", device, held, Source.FORMULA, 0, f"{base}; {text}", "compute.ubatch")
+            # it reserves the graph of a prompt only: where one token for each slot takes more it doesn't see it
+            yield LedgerLine("compute", device, size, Source.FORMULA, 0, f"{drawn}; {text}", "compute.ubatch")
 
 
 def _output(demand: Demand) -> Iterator[LedgerLine]:

@@ -141,8 +141,38 @@ def test_a_dry_run_that_agrees_confirms_the_finer_figure(smollm2):
 def test_a_dry_run_that_is_all_outputs_and_disagrees_is_taken_for_the_worse(smollm2):
     demand = _demand(smollm2, 4096, dry_run=parse_dry_run("Host 92 90 140"))
     line = _line(demand, "compute")
-    assert line.source is Source.FORMULA and "140" in line.formula
+    assert line.source is Source.DRY_RUN and "140" in line.formula
     assert line.bytes / MIB == pytest.approx(18.64 + 34, abs=1.5)
+
+
+def test_a_dry_run_that_says_less_does_not_hide_what_the_server_takes(smollm2):
+    """It reserves the graph of a prompt only."""
+    line = _line(_demand(smollm2, 4096, dry_run=parse_dry_run("Host 92 90 90")), "compute")
+    assert line.source is Source.FORMULA and line.bytes / MIB == pytest.approx(18.64, abs=0.01)
+    assert "dry run 90.5 MiB" in line.formula
+
+
+def test_less_than_a_mib_is_not_nothing(shape, table):
+    keys = {"block_count": 1, "context_length": 4096, "embedding_length": 64, "attention.head_count": 1}
+    rows = [("token_embd.weight", "f16", (64, 100)), ("blk.0.ffn_up.weight", "f16", (64, 64))]
+    small = _demand(shape("llama", keys, table(*rows), 100), 256)
+    said = parse_dry_run("Host 1 1 0")
+    assert _line(replace(small, dry_run=said), "compute").bytes == _line(small, "compute").bytes > 0
+
+
+def test_a_card_borrows_weights_of_the_host(smollm2):
+    """For a large batch; a worker does not, nor is there anything to borrow where all lies on the card."""
+    largest = max(tensor.size for tensor in smollm2.tensors if tensor.layer is not None)
+
+    def compute(device, layers, ubatch=512):
+        placement = place(smollm2, devices=[device], gpu_layers=layers)
+        demand = _demand(smollm2, 4096, settings=KvSettings(ubatch=ubatch))
+        return _line(replace(demand, placement=placement), "compute", device)
+
+    worker, card = compute("RPC0", 10), compute("CUDA0", 10)
+    assert card.bytes - worker.bytes == largest and "uncertain" in card.formula
+    assert compute("CUDA0", None).bytes == compute("RPC0", None).bytes
+    assert compute("CUDA0", 10, 16).bytes == compute("RPC0", 10, 16).bytes
 
 
 def test_adapters_lie_beside_what_they_change(smollm2, shape, table):
