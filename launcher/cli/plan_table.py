@@ -33,7 +33,7 @@ def show_plan(case: Case, *, verbose: bool) -> None:
     assert plan is not None and case.shape is not None
     shape = case.shape
     print(f"{colour(case.profile.name, 'bold')}  {shape.name or shape.arch}, {format_bytes(shape.size)}, {shape.arch}")
-    print(f"  {_context(plan)}")
+    print(f"  {_context(case, plan)}")
     print(f"  {_cache(case, plan)}")
     active = [name for name, on in plan.techniques.active.items() if on]
     print(f"  techniques: {', '.join(active) or 'none'}; options known from {case.capability.source}")
@@ -52,13 +52,15 @@ def show_plan(case: Case, *, verbose: bool) -> None:
         print("\n" + render_diagnostics(case.diagnostics, colour=wants_colour(sys.stdout)))
 
 
-def _context(plan: Plan) -> str:
+def _context(case: Case, plan: Plan) -> str:
     split = plan.split
     many = f"{split.slots} slots × " if split.slots > 1 else ""
     how = "in one pool" if split.unified else "each its own share" if split.slots > 1 else "one slot"
     text = f"{many}{format_tokens(split.per_slot)} tokens, {how}; {split.total} cells allocated"
     if split.train and split.per_slot == split.train:
         text += ", all that the model was trained for"
+    elif case.profile.context.per_slot is None and case.profile.context.total is None:
+        text += ", the most that fits"
     if split.wasted:
         text += f", {split.wasted} of them out of reach"
     return text

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -106,3 +109,67 @@ def test_init_writes_nothing_that_does_not_fit(
     assert run(["init", model.name]) == 11
     assert "does not fit" in capsys.readouterr().err
     assert not (tmp_path / "tiny.toml").exists()
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Callable[..., str]:
+    """A machine file with these cards: (memory free or None)."""
+
+    def write(*free: int | None, available: int | None = 8 << 30) -> str:
+        cards = [
+            {
+                "id": f"CUDA{number}", "name": "card", "kind": "discrete", "vendor": "nvidia", "memory_total": 8 << 30,
+                "memory_free": size, "pcie": None, "rebar": None,
+            }
+            for number, size in enumerate(free)
+        ]  # fmt: skip
+        memory = {"total": 16 << 30, "available": available, "limit": None}
+        cpu = {"model": "cpu", "cores": 2, "features": []}
+        found = {"schema": 1, "devices": cards, "memory": memory, "cpu": cpu, "wsl": False}
+        (tmp_path / "box.json").write_text(json.dumps(found))
+        return "box.json"
+
+    return write
+
+
+def test_layers_of_two_cards_are_one_cache(
+    model: Path, tmp_path: Path, box: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "p.toml").write_text('[model]\npath = "tiny.gguf"\n[context]\nper_slot = "4k"\n')
+    assert run(["plan", "p.toml", "--machine", box(4 << 30, 4 << 30)]) == 0
+    out = capsys.readouterr().out
+    assert "full 2 layers × 4096 cells\n" in out and "CUDA1" in out
+
+
+def test_what_a_machine_does_not_say_is_named(
+    model: Path, tmp_path: Path, box: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "p.toml").write_text('[model]\npath = "tiny.gguf"\n[context]\nper_slot = "2k"\n')
+    assert run(["plan", "p.toml", "--machine", box(None, available=None)]) == 0
+    out = capsys.readouterr().out
+    assert "not judged: devices[CUDA0].memory_free of this machine is not known" in out
+    assert "not judged: memory.available of this machine is not known" in out
+    assert "4k tokens a slot: CUDA0" in out and out.count("not judged") == 4
+
+
+def test_a_finding_is_said_once_and_with_the_context_that_would_fit(
+    model: Path, tmp_path: Path, box: Callable[..., str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "p.toml").write_text('[model]\npath = "tiny.gguf"\n[context]\nper_slot = "4k"\nslots = 256\n')
+    small = ["plan", "p.toml", "--machine", box(available=180 << 20), "--set", "kv.reuse.ram=0MiB"]
+    assert run(small) == 11
+    shown = capfd.readouterr()
+    assert "does not fit" in shown.out and shown.err.count("\n") == 1
+    size = re.search(r"lower context.per_slot to (\d+), or", shown.out)
+    assert size is not None
+    assert run([*small, "--set", f"context.per_slot={size[1]}"]) == 0
+    assert run([*small, "--set", f"context.per_slot={int(size[1]) + 256}"]) == 11
+
+
+def test_search_shows_where_the_cache_lies(
+    model: Path, tmp_path: Path, box: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "p.toml").write_text('[model]\npath = "tiny.gguf"\n[compute]\ngpu_layers = 0\n')
+    assert run(["plan", "p.toml", "--search", "--machine", box(4 << 30)]) == 0
+    out = capsys.readouterr().out
+    assert " host " in out and "gpu 100%" not in out
