@@ -16,6 +16,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -157,6 +158,24 @@ def stop_engine_for_good(arena: Arena) -> None:
     os.kill(engine, signal.SIGSTOP)
     arena.truthful("degraded")
     arena.instance.ready(but_not=engine)
+
+
+def pause_all(arena: Arena) -> None:
+    """A paused container, a saved machine: all of it stands still for longer than the hang limit, and goes on."""
+    engine, supervisor = arena.instance.engine, arena.instance.pid
+    answers: list[int] = []
+    client = threading.Thread(target=lambda: answers.append(arena.instance.complete(n_predict=400)[0]))
+    client.start()
+    time.sleep(0.3)
+    for pid in (supervisor, engine):
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(arena.spec.hang_timeout + 2)
+    for pid in (supervisor, engine):
+        os.kill(pid, signal.SIGCONT)
+    client.join(60)
+    arena.truthful("ready")
+    if arena.instance.engine != engine or answers != [200]:
+        raise Broken(f"a pause of everything cost an engine (a request meanwhile: {answers})")
 
 
 def hang_queue(arena: Arena) -> None:
@@ -370,6 +389,7 @@ FAULTS: dict[str, Fault] = {
     "kill -9 keeper": kill_keeper,
     "SIGSTOP, SIGCONT": stop_engine,
     "SIGSTOP for good": stop_engine_for_good,
+    "all is paused": pause_all,
     "hung queue": hang_queue,
     "50 signals": signal_storm,
     "50 × TERM": terminate_storm,

@@ -18,7 +18,7 @@ from launcher.supervise import proc
 from launcher.supervise.classes import ExitClass
 from launcher.supervise.http1 import Endpoint, NoAnswer
 from launcher.supervise.spec import LaunchSpec
-from launcher.supervise.startup import Movement, one_token
+from launcher.supervise.startup import Movement, doze, one_token
 from launcher.supervise.states import Checked, Fault, Message
 
 _TICK = 1.0
@@ -57,9 +57,17 @@ class Patience:
             self._longest = max(self._longest, now - self.moved)
         self.moved, self._watched = now, True
 
+    def forgive(self, seconds: float) -> None:
+        """Time that doesn't count."""
+        self.moved += seconds
+
     def look_away(self) -> None:
-        """Idle, or silent: what ends now says nothing about how long a batch takes."""
+        """Silent: what ends now says nothing about how long a batch takes."""
         self._watched = False
+
+    def rest(self, now: float) -> None:
+        """Idle: there is nothing that could move."""
+        self.moved, self._watched = now, False
 
 
 class Liveness:
@@ -98,7 +106,10 @@ class Liveness:
         silent_since: float | None = None
         within: tuple[bytes, ...] = ()
         while True:
-            await asyncio.sleep(_TICK)
+            lost = await doze(_TICK)
+            movement.forgive(lost)
+            patience.forgive(lost)
+            silent_since = silent_since + lost if silent_since is not None else None
             now = time.monotonic()
             patience.least, patience.factor = self.spec.hang_timeout, self.spec.hang_factor
             if movement.look(loading=False) == 0.0:
@@ -133,7 +144,7 @@ class Liveness:
                     self._tell(Fault(ExitClass.HUNG, words))
                     return
                 continue
-            patience.look_away()
+            patience.rest(now)
             due = self.spec.deep_probe and now - max(probed, self.used_at) >= self.spec.deep_probe
             if due or self._suspicious:
                 self._suspicious, probed = False, now

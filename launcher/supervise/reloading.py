@@ -18,7 +18,7 @@ from launcher.supervise.control import Reply
 from launcher.supervise.http1 import NoAnswer
 from launcher.supervise.reload import judge
 from launcher.supervise.spec import LaunchSpec, SpecError
-from launcher.supervise.startup import Movement
+from launcher.supervise.startup import Movement, doze
 from launcher.supervise.states import Checked, Fault, Message
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class Reloader:
         """It may take as long as it likes for what it has begun, while it moves."""
         movement = Movement(old.pid)
         while old in self.old and movement.look(loading=False) < old.spec.hang_timeout:
-            await asyncio.sleep(_LOOK)
+            movement.forgive(await doze(_LOOK))
         if old in self.old:
             old.terminate()
             await asyncio.sleep(old.spec.stop_timeout)

@@ -33,6 +33,18 @@ _MOVED_CPU = 0.02
 
 
 _WORKING_CPU = 0.5
+_OVERSLEPT = 2.0
+
+
+async def doze(seconds: float) -> float:
+    """Sleep; and by how much too long, where a busy box doesn't explain it.
+
+    Then we were stopped ourselves (a paused container, a saved machine), and what did not move is not to blame.
+    """
+    begin = time.monotonic()
+    await asyncio.sleep(seconds)
+    late = time.monotonic() - begin - seconds
+    return late if late > _OVERSLEPT else 0.0
 
 
 class Movement:
@@ -69,6 +81,10 @@ class Movement:
         if moved:
             self.last = now
         return now - self.last
+
+    def forgive(self, seconds: float) -> None:
+        """Time that doesn't count."""
+        self.last += seconds
 
     @property
     def usage(self) -> proc.Usage | None:
@@ -137,7 +153,7 @@ class Startup:
         """Ends the start when nothing has moved for the limit. Cancelled when it answers."""
         begin = time.monotonic()
         while True:
-            await asyncio.sleep(_SAMPLE)
+            movement.forgive(await doze(_SAMPLE))
             self._tell(Loading())  # what writes no log loads as well
             still = movement.look(self._facts.lines)
             if movement.usage is not None and not self._facts.loaded:

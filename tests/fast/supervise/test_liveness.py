@@ -21,8 +21,18 @@ def test_what_was_no_batch_teaches_nothing() -> None:
     patience = Patience(60.0, 10.0, now=0.0)
     patience.move(500.0)
     patience.look_away()
-    patience.move(9000.0)
+    patience.move(1000.0)
+    patience.rest(9000.0)
+    patience.move(9500.0)
     assert patience.limit == 60.0
+
+
+def test_idle_time_and_lost_time_are_no_standstill() -> None:
+    patience = Patience(60.0, 10.0, now=0.0)
+    patience.rest(500.0)
+    assert patience.moved == 500.0
+    patience.forgive(30.0)
+    assert patience.moved == 530.0
 
 
 def test_without_a_factor_it_stays_as_it_was_written() -> None:

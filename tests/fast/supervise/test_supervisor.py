@@ -75,6 +75,26 @@ def test_a_batch_as_long_as_those_before_is_no_hang(stage: Stage) -> None:
     assert (instance.status["state"], instance.engine) == ("ready", engine)
 
 
+def test_a_pause_of_everything_is_no_hang(stage: Stage) -> None:
+    """What `docker pause` does: when all go on, the engine has not moved for longer than the limit."""
+    instance = stage.launch(hang_timeout=2.5)
+    instance.ready()
+    engine = instance.engine
+    for working in (False, True):
+        if working:
+            stage.bend("busy")
+            time.sleep(1.2)
+        for pid in (instance.pid, engine):
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(5)
+        stage.bend("busy", "1")
+        for pid in (instance.pid, engine):
+            os.kill(pid, signal.SIGCONT)
+        stage.straighten("busy")
+        time.sleep(2)
+        assert (instance.status["state"], instance.engine) == ("ready", engine)
+
+
 def test_no_token_is_not_ready(stage: Stage) -> None:
     stage.bend("no-token")
     status = stage.launch().until("degraded")
