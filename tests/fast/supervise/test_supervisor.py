@@ -76,23 +76,20 @@ def test_a_batch_as_long_as_those_before_is_no_hang(stage: Stage) -> None:
 
 
 def test_a_pause_of_everything_is_no_hang(stage: Stage) -> None:
-    """What `docker pause` does: when all go on, the engine has not moved for longer than the limit."""
-    instance = stage.launch(hang_timeout=2.5)
+    """What `docker pause` does: at the first look after it the engine has not moved for longer than the limit."""
+    instance = stage.launch(hang_timeout=4.0)
     instance.ready()
     engine = instance.engine
-    for working in (False, True):
-        if working:
-            stage.bend("busy")
-            time.sleep(1.2)
-        for pid in (instance.pid, engine):
-            os.kill(pid, signal.SIGSTOP)
-        time.sleep(5)
-        stage.bend("busy", "1")
-        for pid in (instance.pid, engine):
-            os.kill(pid, signal.SIGCONT)
-        stage.straighten("busy")
-        time.sleep(2)
-        assert (instance.status["state"], instance.engine) == ("ready", engine)
+    stage.bend("busy")
+    time.sleep(1.2)
+    for pid in (instance.pid, engine):
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(6)
+    for pid in (instance.pid, engine):
+        os.kill(pid, signal.SIGCONT)
+    time.sleep(1.5)
+    stage.straighten("busy")
+    assert (instance.status["state"], instance.engine) == ("ready", engine)
 
 
 def test_no_token_is_not_ready(stage: Stage) -> None:
