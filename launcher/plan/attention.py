@@ -59,6 +59,13 @@ def gated(sketch: Sketch, attended: int, size: int, x: int, names: Names) -> int
     return sketch.graph.over(size, sketch.graph.view(attended), gate)
 
 
+def turned_for_cache(sketch: Sketch, layer: LayerShape, size: int, rows: int, which: str) -> int:
+    """Rows of Q and K, or of V, turned by a Hadamard matrix where the cache is quantized."""
+    if not sketch.turns(layer, which):
+        return rows
+    return sketch.graph.op(size, sketch.rotation(layer, which), sketch.graph.view(rows))
+
+
 def turned_back(sketch: Sketch, layer: LayerShape, attended: int) -> int:
     """V was turned before it was stored, so the result is turned back."""
     if not sketch.turns(layer, "v"):
@@ -107,9 +114,7 @@ def _projections(sketch: Sketch, layer: LayerShape, x: int, names: Names) -> tup
     normed = "attn_q_norm.weight" in names or sketch.shape.arch in ("talkie", "llama4")
 
     def hadamard(size: int, node: int, which: str) -> int:
-        if not sketch.turns(layer, which):
-            return node
-        return graph.op(size, sketch.rotation(layer, which), graph.view(node))
+        return turned_for_cache(sketch, layer, size, node, which)
 
     def placed(size: int, node: int) -> int:
         """A norm of every head, positions: made beside a view, then over itself."""
@@ -162,14 +167,18 @@ def _unpacked(sketch: Sketch, layer: LayerShape, x: int, names: Names) -> tuple[
         size = row(names["attn_q_a.weight"][-1])
         low = graph.over(size, graph.op(size, x))
     q_size = row(heads * layer.key_length)
+    if sketch.turns(layer, "k"):
+        sketch.rotation(layer, "k")
     q = graph.op(q_size, graph.view(graph.op(q_size, low)), sketch.positions)
+    q = turned_for_cache(sketch, layer, q_size, q, "k")
     latent = sketch.product(names, "attn_kv_a_mqa", x)
     normed = graph.op(row(names["attn_kv_b.weight"][0]), graph.part(latent, 0))
     both = sketch.product(names, "attn_kv_b", normed)
     v = graph.op(row(layer.v_width), graph.part(both, 0))
     shared = graph.op(row(turned), graph.part(latent, 0), sketch.positions)
     k = graph.op(row(layer.k_width), graph.part(both, 0), graph.op(row(heads * turned), shared))
-    return q, k, v
+    v = turned_for_cache(sketch, layer, row(layer.v_width), v, "v")
+    return q, turned_for_cache(sketch, layer, row(layer.k_width), k, "k"), v
 
 
 def query_of_latents(sketch: Sketch, layer: LayerShape, x: int, names: Names) -> tuple[int, int]:

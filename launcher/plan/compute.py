@@ -23,6 +23,8 @@ from launcher.plan.placement import Placement, tensor_device
 from launcher.plan.sketch import Batch, F, rotation_bytes
 
 _BORROWS_FROM = 32  # tokens of a batch: GGML_OP_OFFLOAD_MIN_BATCH
+# src/llama-context.cpp:719: these reserve for one sequence too, which multiplies its whole ubatch with itself
+_ALSO_ALONE = frozenset({"kimi-linear", "minimax-01"})
 _REPLAYED_LAYERS = 4  # layers repeat: more of a kind change nothing
 
 
@@ -41,7 +43,9 @@ def compute_bytes(
     ]
     found: dict[str, int] = {}
     if host or not placement.devices:
-        found[HOST] = _replay(shape, settings, batch, masks, host, Begin.TOKENS, output=placement.output == HOST)
+        found[HOST] = _replay(
+            shape, context, settings, batch, masks, host, Begin.TOKENS, output=placement.output == HOST
+        )
     else:
         # the embedding is looked up on the host, and every input is filled there first
         found[HOST] = placement.copies * inputs + _embedding_bytes(shape, batch, placement.copies)
@@ -53,7 +57,9 @@ def compute_bytes(
         begins = Begin.EMBEDDED if 0 in layers else Begin.ROW
         if layers and begins is Begin.ROW and placement.layers[layers[0] - 1] == HOST:
             begins = Begin.SUM
-        needed = _replay(shape, settings, batch, masks, layers, begins, output=has_output, copies=placement.copies)
+        needed = _replay(
+            shape, context, settings, batch, masks, layers, begins, output=has_output, copies=placement.copies
+        )
         found[device] = needed + _streamed_cache(shape, context, settings, placement, layers)
     borrower, size = borrowed_weights(shape, placement, batch.tokens)
     if size:
@@ -124,6 +130,7 @@ def _mask_sizes(shape: ModelShape, context: ContextSplit, settings: KvSettings, 
 
 def _replay(
     shape: ModelShape,
+    context: ContextSplit,
     settings: KvSettings,
     batch: Batch,
     masks: Mapping[str, int],
@@ -142,12 +149,17 @@ def _replay(
         builder = Builder(shape, settings, batch, masks, copies)
         return builder.run(drawn, begins=begins, output=output, alike=alike)
 
+    def like(other: Batch) -> int:
+        return run(other, {name: size // batch.tokens * other.tokens for name, size in masks.items()})
+
     whole = run(batch, masks)
-    if shape.memory is not Memory.MSA or not batch.indexed(shape):
-        return whole
-    # one token for each sequence takes another way, which may need more (sched_reserve reserves both)
-    single = replace(batch, tokens=batch.sequences)
-    return max(whole, run(single, {name: size // batch.tokens * single.tokens for name, size in masks.items()}))
+    if shape.memory is Memory.MSA and batch.indexed(shape):
+        # one token for each sequence takes another way, which may need more (sched_reserve reserves both)
+        return max(whole, like(replace(batch, tokens=batch.sequences)))
+    if shape.arch in _ALSO_ALONE and batch.sequences > 1:
+        tokens = min(context.total, settings.ubatch_of(context))
+        return max(whole, like(replace(batch, tokens=tokens, sequences=1, streams=1)))
+    return whole
 
 
 def _representative(shape: ModelShape, layers: Sequence[int]) -> tuple[list[LayerShape], list[int]]:

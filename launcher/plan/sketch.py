@@ -23,13 +23,15 @@ Names = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One worst-case ubatch, as the engine reserves for it."""
+    """One worst-case ubatch, as the engine reserves for it. `slots`: those that states are gathered for; `sequences`:
+    those that have tokens in it."""
 
     tokens: int
     streams: int
     outputs: int
     sequences: int
     flash: bool
+    slots: int
 
     def indexed(self, shape: ModelShape) -> bool:
         """MiniMax M3 falls back to dense attention where sequences share a cache (src/models/minimax-m3.cpp:233)."""
@@ -45,6 +47,7 @@ class Batch:
             outputs=min(tokens, context.slots * outputs_per_slot),
             sequences=context.slots,
             flash=settings.flash,
+            slots=context.slots,
         )
 
 

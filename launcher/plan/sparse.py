@@ -14,6 +14,8 @@ from launcher.plan.attention import (
     latents,
     query_of_latents,
     store,
+    turned_back,
+    turned_for_cache,
 )
 from launcher.plan.sketch import F, Names, Sketch, hadamard_bytes
 
@@ -205,9 +207,13 @@ def block_layer(sketch: Sketch, layer: LayerShape, x: int, names: Names) -> int:
     key = graph.op(row(length), graph.view(graph.op(row(length), x)))
     sketch.written(graph.view(key), sketch.given("k rows indexer", 8 * sketch.tokens))
     size = row(layer.heads * layer.key_length)
+    if sketch.turns(layer, "k"):
+        sketch.rotation(layer, "k")
     q = graph.op(size, graph.view(graph.op(size, x)), sketch.positions)
+    q = turned_for_cache(sketch, layer, size, q, "k")
     k = graph.op(row(layer.k_width), graph.view(graph.op(row(layer.k_width), x)), sketch.positions)
-    v = graph.op(row(layer.v_width), x)
+    k = turned_for_cache(sketch, layer, row(layer.k_width), k, "k")
+    v = turned_for_cache(sketch, layer, row(layer.v_width), graph.op(row(layer.v_width), x), "v")
     store(sketch, layer, k, "k")
     store(sketch, layer, v, "v")
     keys = graph.op(length * positions * streams * F, slots)
@@ -222,7 +228,7 @@ def block_layer(sketch: Sketch, layer: LayerShape, x: int, names: Names) -> int:
         attended = _gathered_blocks(sketch, layer, q, numbers, best, block)
     else:
         attended = _masked_blocks(sketch, layer, q, numbers, order, row(groups * blocks))
-    return gated(sketch, attended, size, x, names)
+    return gated(sketch, turned_back(sketch, layer, attended), size, x, names)
 
 
 def _gathered_blocks(sketch: Sketch, layer: LayerShape, q: int, numbers: int, best: int, block: int) -> int:

@@ -58,7 +58,7 @@ def _before(sketch: Sketch) -> int:
 def _gathered(sketch: Sketch, elements: int) -> int:
     """States of all sequences, picked from the cache by an index."""
     ids = sketch.given("states", F * sketch.batch.sequences)
-    return sketch.graph.op(elements * sketch.batch.sequences * F, ids)
+    return sketch.graph.op(elements * sketch.batch.slots * F, ids)
 
 
 def _states(sketch: Sketch) -> int:
@@ -198,9 +198,9 @@ def _kimi_delta(sketch: Sketch, x: int, names: Names) -> int:
 def _lightning(sketch: Sketch, layer: LayerShape, x: int) -> int:
     """MiniMax-01: linear attention with a decay; the ubatch of a sequence is multiplied with itself."""
     graph, size = sketch.graph, sketch.row(layer.heads * layer.key_length)
-    states = sketch.shape.recurrent.s * sketch.batch.streams * F
+    states = sketch.shape.recurrent.s * sketch.batch.sequences * F
     heads = sketch.row(layer.heads)
-    square = layer.heads * sketch.tokens * sketch.tokens // sketch.batch.streams * F
+    square = layer.heads * sketch.tokens * sketch.tokens // sketch.batch.sequences * F
     state = _gathered(sketch, sketch.shape.recurrent.s)
     whole = graph.over(3 * size, graph.op(3 * size, graph.view(x)))
     decayed = graph.op(size, graph.part(whole, 0), graph.over(heads, graph.input(heads)))
@@ -214,7 +214,8 @@ def _lightning(sketch: Sketch, layer: LayerShape, x: int) -> int:
     sketch.written(graph.over(states, kept, graph.op(states, graph.op(size, graph.view(k)), v)))
     gate = graph.over(size, graph.op(size, graph.view(x)))
     normed = graph.op(size, graph.view(graph.op(size, graph.view(mixed))))
-    return graph.op(sketch.row(sketch.width), graph.over(size, gate, normed))
+    # reshaped, so the sum that follows is written over the residual row
+    return graph.view(graph.op(sketch.row(sketch.width), graph.over(size, gate, normed)))
 
 
 def _unknown(sketch: Sketch, x: int) -> int:
