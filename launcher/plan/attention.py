@@ -127,9 +127,17 @@ def _projections(sketch: Sketch, layer: LayerShape, x: int, names: Names) -> tup
         fused = graph.op(whole, x)
         if "attn_qkv.bias" in names:
             fused = graph.over(whole, fused)
-        q = hadamard(q_size, placed(q_size, graph.part(fused, q_size)), "k")
-        v = hadamard(v_size, graph.part(fused, v_size), "v")
-        k = hadamard(k_size, placed(k_size, graph.part(fused, k_size)), "k")
+
+        def whole_rows(size: int, node: int, which: str) -> int:
+            """What is turned must lie in one piece, so a part is copied first (src/llama-impl.h:65)."""
+            return graph.op(size, node) if sketch.turns(layer, which) else node
+
+        made = turned or normed
+        q = placed(q_size, graph.part(fused, q_size))
+        q = hadamard(q_size, q if made else whole_rows(q_size, q, "k"), "k")
+        v = hadamard(v_size, whole_rows(v_size, graph.part(fused, v_size), "v"), "v")
+        k = placed(k_size, graph.part(fused, k_size))
+        k = hadamard(k_size, k if made else whole_rows(k_size, k, "k"), "k")
         return q, k, v, None
 
     dims = names.get("attn_q.weight", ())
