@@ -94,6 +94,32 @@ def test_a_new_session_copies_a_prefix_and_steals_nothing(start: Callable[..., S
     assert computed <= new + SLACK, "the copy was a theft"
 
 
+@pytest.mark.parametrize("mode", ["no RAM cache", "idle slots kept"])
+def test_a_prefix_is_copied_from_slot_to_slot(start: Callable[..., Server], mode: str) -> None:
+    """Without a RAM cache, too: a new session's slot is empty, the other's holds what both begin with."""
+    server = start(*MODES[mode], "--session-affinity")
+    first, second = Session(server, "a"), Session(server, "b")
+    first.turn()
+    _, computed = second.turn()
+    assert second.slot != first.slot
+    assert computed < 40, "the shared prefix was computed again"
+    for new, computed in later_turns([first, second], 2):
+        assert computed <= new + SLACK
+    # what was copied is right: the same text as from an engine that computes all of it
+    text = second.text + " " + words(20, seed=99)
+    ours = server.complete(text, n=12, cache_prompt=True, session_id="b")["content"]
+    assert ours == start(*MODES[mode]).complete(text, n=12)["content"]
+
+
+def test_a_pool_without_room_for_a_copy_is_no_fault(start: Callable[..., Server]) -> None:
+    server = start("-c", 512, "-np", 2, "-kvu", "--cache-ram", 0, "--session-affinity")
+    first, second = Session(server, "a", words(330, seed=2)), Session(server, "b", words(330, seed=2))
+    first.turn(n_new=10)
+    second.turn(n_new=10)  # no cells are left: the other's are purged, as upstream does
+    new, computed = second.turn(n_new=5)
+    assert computed <= new + SLACK
+
+
 def test_a_side_request_does_not_cost_the_conversation(start: Callable[..., Server]) -> None:
     """Clients ask for a title, say, under the same session: another prompt, then the conversation goes on."""
     server = start("-c", 4096, "--session-affinity")

@@ -20,7 +20,7 @@ from .tree import UNOPTIMIZED, build, closure
 
 pytestmark = [
     pytest.mark.skipif(not os.environ.get("KVLAUNCH_TEST_SLOW"), reason="compiles: set KVLAUNCH_TEST_SLOW=1"),
-    pytest.mark.timeout(1500),
+    pytest.mark.timeout(3000),
 ]
 
 
