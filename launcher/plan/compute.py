@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from launcher.errors import ProfileError
 from launcher.model.layers import LayerShape, Memory
 from launcher.model.shape import ModelShape
 from launcher.model.types import storage_type
@@ -147,7 +148,13 @@ def _replay(
 
     def run(batch: Batch, masks: Mapping[str, int]) -> int:
         builder = Builder(shape, settings, batch, masks, copies)
-        return builder.run(drawn, begins=begins, output=output, alike=alike)
+        try:
+            return builder.run(drawn, begins=begins, output=output, alike=alike)
+        except KeyError as missing:
+            raise ProfileError(
+                f"{shape.path}: a block has no tensor {missing.args[0]}, which the engine needs for {shape.arch}",
+                help="the file is incomplete or was made by another version of the converter",
+            ) from None
 
     def like(other: Batch) -> int:
         return run(other, {name: size // batch.tokens * other.tokens for name, size in masks.items()})

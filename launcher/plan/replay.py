@@ -37,17 +37,17 @@ class Graph:
     def input(self, size: int, *, kept: bool = False) -> int:
         """A tensor that is filled before the evaluation; it is laid out first. One that nobody reads stays for good,
         and so does one that is `kept`."""
-        self._nodes.append(_Node(size, kept=kept))
+        self._nodes.append(_Node(max(size, 0), kept=kept))
         self._inputs.append(len(self._nodes) - 1)
         return len(self._nodes) - 1
 
     def op(self, size: int, *sources: int) -> int:
         """A result of its own."""
-        return self._add(_Node(size, sources))
+        return self._add(_Node(max(size, 0), sources))
 
     def over(self, size: int, *sources: int) -> int:
         """A result that may be written over a parent of the same size whose only reader it is."""
-        return self._add(_Node(size, sources, inplace=True))
+        return self._add(_Node(max(size, 0), sources, inplace=True))
 
     def view(self, source: int) -> int:
         """Another look at a result; of the whole of it, so that an operation may write over it."""

@@ -8,13 +8,16 @@ unified, tier, ubatch, swa-full.
 from __future__ import annotations
 
 import json
+import random
 from array import array
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from launcher.errors import ProfileError
 from launcher.model.shape import ModelShape
 from launcher.plan.compute import compute_bytes
 from launcher.plan.context import allocate
@@ -97,3 +100,20 @@ def test_others_take_nothing_back(tmp_path, zoo, name, draft):
     model = zoo(name)
     (tmp_path / "p.toml").write_text(f'[model]\npath = "x.gguf"\n[model.draft]\ntype = "{draft}"\n')
     assert kv_settings(load_profile(tmp_path / "p.toml", (), {}), model, on_host(model)).rollback == 0
+
+
+def test_a_model_that_lacks_something_is_a_figure_or_a_fault(zoo):
+    """Whatever tensor is missing, or shaped in another way: no traceback, nothing absurd."""
+    dice = random.Random(5)
+    for name in ZOO:
+        model = zoo(name)
+        for _ in range(12):
+            kept = [tensor for tensor in model.tensors if dice.random() > 0.15]
+            odd = [replace(one, dims=(dice.choice([1, 3, 4096]),) * dice.randint(1, 3)) for one in kept[:3]]
+            broken = replace(model, tensors=(*odd, *kept[3:]))
+            try:
+                found = compute_bytes(broken, allocate(1024, 2, False), KvSettings(ubatch=64), on_host(broken))
+            except ProfileError as fault:
+                assert "has no tensor" in fault.message
+            else:
+                assert 0 < found[HOST] < 1 << 40
