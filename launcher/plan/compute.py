@@ -36,11 +36,11 @@ def compute_bytes(
     batch = Batch.of(context, settings, outputs_per_slot)
     masks = _mask_sizes(shape, context, settings, batch)
     inputs = sum(masks.values()) + _rotation_bytes(shape, settings)
-    # layers on the host, and those whose experts are: their products are made there
-    host = [
+    host = [index for index, device in enumerate(placement.layers) if device == HOST]
+    away = [
         index
         for index, device in enumerate(placement.layers)
-        if device == HOST or (index < placement.experts_on_host and shape.layers[index].experts_used)
+        if device != HOST and index < placement.experts_on_host and shape.layers[index].experts_used
     ]
     found: dict[str, int] = {}
     if host or not placement.devices:
@@ -50,6 +50,9 @@ def compute_bytes(
     else:
         # the embedding is looked up on the host, and every input is filled there first
         found[HOST] = placement.copies * inputs + _embedding_bytes(shape, batch, placement.copies)
+    if away:
+        drawn, _ = _representative(shape, away)
+        found[HOST] = max(found[HOST], Builder(shape, settings, batch, masks).run_experts(drawn))
     for device in placement.devices:
         layers = [index for index, held in enumerate(placement.layers) if held == device]
         has_output = placement.output == device
@@ -59,7 +62,16 @@ def compute_bytes(
         if layers and begins is Begin.ROW and placement.layers[layers[0] - 1] == HOST:
             begins = Begin.SUM
         needed = _replay(
-            shape, context, settings, batch, masks, layers, begins, output=has_output, copies=placement.copies
+            shape,
+            context,
+            settings,
+            batch,
+            masks,
+            layers,
+            begins,
+            output=has_output,
+            copies=placement.copies,
+            away=away,
         )
         found[device] = needed + _streamed_cache(shape, context, settings, placement, layers)
     borrower, size = borrowed_weights(shape, placement, batch.tokens)
@@ -140,6 +152,7 @@ def _replay(
     *,
     output: bool,
     copies: int = 1,
+    away: Sequence[int] = (),
 ) -> int:
     """The buffer for some layers."""
     trunk = len(shape.layers) - shape.nextn_layers
@@ -148,6 +161,7 @@ def _replay(
 
     def run(batch: Batch, masks: Mapping[str, int]) -> int:
         builder = Builder(shape, settings, batch, masks, copies)
+        builder.away = away
         try:
             return builder.run(drawn, begins=begins, output=output, alike=alike)
         except KeyError as missing:

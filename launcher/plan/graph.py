@@ -7,7 +7,7 @@ Follows src/llama-graph.cpp (build_inp_embd, build_ffn, build_moe_ffn) and src/m
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 
 from launcher.model.layers import LayerShape, Memory
@@ -51,6 +51,7 @@ class Builder(Sketch):
     ) -> None:
         super().__init__(shape, settings, batch, masks, copies)
         self.tensors: Mapping[int, Names] = {}
+        self.away: Collection[int] = ()  # layers whose experts are multiplied on the host, where these lie elsewhere
         self._embedded = 0
         self._next: LayerShape | None = None
 
@@ -293,6 +294,9 @@ class Builder(Sketch):
         chosen = graph.part(order, used * rows * F)
         weights = graph.over(used * rows * F, graph.op(used * rows * F, graph.view(probs), chosen))
         inner = wide * used * rows * F
+        if layer.index in self.away:  # what comes back from the host is weighed here
+            down = graph.over(used * size, graph.op(used * size), weights)
+            return self._summed(down, used, size)
         narrow = names.get("ffn_routed_down.weight")
         if narrow is not None:  # experts in a space of their own (src/models/kimi-k3.cpp)
             x = graph.op(narrow[-1] * rows * F, x)
@@ -307,9 +311,39 @@ class Builder(Sketch):
             active = graph.over(inner, graph.op(inner, x, chosen))
         out_size = size if narrow is None else narrow[-1] * rows * F
         down = graph.over(used * out_size, graph.op(used * out_size, active, chosen), weights)
-        parts = [graph.part(down, out_size) for _ in range(used)]
+        out = self._summed(down, used, out_size)
+        return out if narrow is None else graph.op(size, out)
+
+    def _summed(self, experts: int, used: int, size: int) -> int:
+        """The rows of all experts as one."""
+        parts = [self.graph.part(experts, size) for _ in range(used)]
         out = parts[0]
         for part in parts[1:]:
-            out = graph.over(out_size, out, part)
-        out = graph.op(out_size, out) if used == 1 else out
-        return out if narrow is None else graph.op(size, out)
+            out = self.graph.over(size, out, part)
+        return self.graph.op(size, out) if used == 1 else out
+
+    def run_experts(self, layers: Sequence[LayerShape]) -> int:
+        """Bytes of the host's buffer where only the experts of these layers are multiplied there (`--cpu-moe`): all
+        else enters here and is copied on before the first of them."""
+        graph, row = self.graph, self.row(self.width)
+        self.tensors = by_layer(self.shape, {self._stored(layer) for layer in layers})
+        rows = self._embedding(Begin.TOKENS)
+        masks = [self.given(f"mask {name}", size) for name, size in self.masks.items()]
+        # attention's inputs go on with its first layer. Where states come first that is later: uncertain by how much
+        self.written(rows, *([] if self.shape.layers[0].recurrent else masks), self.positions)
+        for layer in layers:
+            names = self.tensors[self._stored(layer)]
+            up = names.get("ffn_up_exps.weight") or names.get("ffn_gate_up_exps.weight")
+            if up is None:
+                continue
+            used = max(layer.experts_used, 1)
+            inner = self.row((up[1] if len(up) > 1 else 0) * used)
+            x, chosen = graph.op(row), graph.op(self.row(used))
+            if "ffn_gate_up_exps.weight" in names:
+                active = graph.op(inner // 2, graph.op(inner, x, chosen))
+            elif "ffn_gate_exps.weight" in names:
+                active = self._activated(inner, x, chosen)
+            else:
+                active = graph.over(inner, graph.op(inner, x, chosen))
+            self.written(graph.op(row * used, active, chosen))
+        return graph.peak()

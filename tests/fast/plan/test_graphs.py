@@ -22,7 +22,7 @@ from launcher.model.shape import ModelShape
 from launcher.plan.compute import compute_bytes
 from launcher.plan.context import allocate
 from launcher.plan.kv import HOST, KvSettings, kv_parts
-from launcher.plan.placement import on_host
+from launcher.plan.placement import on_host, place
 from launcher.plan.plan import DRAFTED, kv_settings
 from launcher.profile.load import load_profile
 from launcher.profile.tier import parse_tier
@@ -117,3 +117,21 @@ def test_a_model_that_lacks_something_is_a_figure_or_a_fault(zoo):
                 assert "has no tensor" in fault.message
             else:
                 assert 0 < found[HOST] < 1 << 40
+
+
+# one rpc worker, all layers on it, the experts of the first so many on the host: what the worker and the host reserved
+# (uncertain: which rows wait on the worker for what comes back, and when inputs go on where states come first)
+EXPERTS_AWAY = [
+    ("llama-moe", 1, 5.51, 6.02, 0.005),
+    ("llama-moe", 99, 5.51, 6.02, 0.005),
+    ("qwen3next-moe", 2, 6.50, 7.52, 0.2),
+]
+
+
+@pytest.mark.parametrize(("name", "experts", "worker", "host", "off"), EXPERTS_AWAY)
+def test_experts_on_the_host_are_multiplied_there(zoo, name, experts, worker, host, off):
+    model = zoo(name)
+    placement = place(model, devices=["RPC0"], experts_on_host=experts)
+    found = compute_bytes(model, allocate(2048, 1, False), KvSettings(), placement)
+    assert found[HOST] / MIB == pytest.approx(host, rel=off)
+    assert found["RPC0"] / MIB == pytest.approx(worker, rel=0.12)
