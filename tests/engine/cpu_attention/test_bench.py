@@ -9,7 +9,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from launcher.bench.cpu_attention import _judge, cases, plot
+from launcher.bench.cpu_attention import _judge, cases
+from launcher.bench.cpu_attention_plot import plot
 from launcher.bench.cpu_attention_program import options_of
 from launcher.errors import BuildError
 
@@ -49,14 +50,23 @@ def test_every_target_has_its_case() -> None:
     assert sum(not check["hard"] for check in body["checks"]) == 17
 
 
-def test_the_plot_is_a_drawing() -> None:
+def test_the_plot_has_a_point_per_case() -> None:
     rows = [
-        {"case": "a & b", "metric": "ratio", "value": 16.0, "unit": "ratio"},
-        {"case": "c", "metric": "ratio", "value": 0.5, "unit": "ratio"},
-        {"case": "c", "metric": "grouped", "value": 3.0, "unit": "ms"},
+        {"case": "head128 decode 8k f16", "metric": "ratio", "value": 8.0, "unit": "ratio"},
+        {"case": "head128 decode 32k f16", "metric": "ratio", "value": 16.0, "unit": "ratio"},
+        {"case": "head128 decode 32k q8_0:q4_0", "metric": "ratio", "value": 0.5, "unit": "ratio"},
+        {"case": "head128 decode 32k f16", "metric": "grouped", "value": 3.0, "unit": "ms"},
+        {"case": "smollm2 q8_0 8k", "metric": "ratio", "value": 4.0, "unit": "ratio"},
     ]
-    bars = [e for e in ElementTree.fromstring(plot(rows)).iter() if e.tag.endswith("rect")]
-    assert [float(bar.attrib["width"]) for bar in bars] == [360.0, 90.0]
+    drawn = list(ElementTree.fromstring(plot(rows)).iter())
+    points = [(float(e.attrib["cx"]), float(e.attrib["cy"])) for e in drawn if e.tag.endswith("circle")]
+    titles = [e.text for e in drawn if e.attrib.get("font-weight") and e.attrib.get("fill") is None]
+    assert titles == ["head 128", "smollm2, tokens/s"]
+    assert len(points) == 4
+    (x8, y8), (x32, y32), slow, model = points
+    assert x8 < x32 == slow[0] < model[0]
+    assert y8 - y32 == pytest.approx(50)  # twice as fast: an octave higher
+    assert slow[1] > y8, "slower than upstream is below"
 
 
 def test_a_server_of_unknown_origin_is_told(tmp_path: Path) -> None:
