@@ -100,7 +100,10 @@ def run(server: Path, models: Mapping[str, Path], quick: bool, seed: int) -> dic
         if not quick:
             _judge_matrix(body, program)
     for name, model in models.items():
-        _models(body, server, name, model, quick=quick, seed=seed)
+        try:
+            _models(body, server, name, model, quick=quick, seed=seed)
+        except (BuildError, OSError) as error:
+            body["skipped"].append(f"{name}: {error}")
     if quick:
         body["skipped"].append("quick: heads of 64 and 256, other depths, prefill, short caches, models at 8k")
     return body
@@ -186,10 +189,15 @@ def _models(body: dict[str, Any], server: Path, name: str, model: Path, *, quick
 
 
 def _fill(servers: Mapping[str, str], prompt: Sequence[int]) -> None:
-    """The prompt into the grouped server's slot, and from there into the other's."""
-    ask(servers["grouped"], "/completion", {"prompt": prompt, "n_predict": 1, "cache_prompt": True})
+    """The prompt into the grouped server's slot, and from there into the other's.
+
+    With a sliding window a restored slot lacks the checkpoint that the engine wants: it reads the prompt once more.
+    """
+    once = {"prompt": prompt, "n_predict": 1, "cache_prompt": True}
+    ask(servers["grouped"], "/completion", once)
     ask(servers["grouped"], "/slots/0?action=save", {"filename": "prompt"})
     ask(servers["upstream"], "/slots/0?action=restore", {"filename": "prompt"})
+    ask(servers["upstream"], "/completion", once)
 
 
 def _decode(url: str, prompt: Sequence[int]) -> float:
