@@ -110,7 +110,9 @@ def test_the_engine_s_list_with_several_workers(tmp_path: Path) -> None:
         first, second = (f"127.0.0.1:{s.getsockname()[1]}" for s in (one, two))
         assert list_devices(server) == "Available devices:\n--list-devices\n"
         assert list_devices(server, rpc=[first]) == f"Available devices:\n--rpc {first} --list-devices\n"
-        assert list_devices(server, rpc=[first, second]) == f"Available devices:\n--rpc {first},{second} --list-devices\n"
+        assert (
+            list_devices(server, rpc=[first, second]) == f"Available devices:\n--rpc {first},{second} --list-devices\n"
+        )
 
 
 def test_a_program_that_is_no_server_of_ours(tmp_path: Path) -> None:
