@@ -56,9 +56,7 @@ def test_events_are_numbered_and_followers_let_go_of() -> None:
 def served(talk: Any) -> Any:
     """Run `talk(path)` in a thread against a control socket that echoes."""
 
-    async def live() -> Any:
-        folder = Path(tempfile.mkdtemp(prefix="kv-"))
-
+    async def live(folder: Path) -> Any:
         async def answer(request: dict[str, Any]) -> dict[str, Any]:
             if request.get("do") == "status":
                 return {"ok": True, "status": {"name": "a"}}
@@ -73,7 +71,8 @@ def served(talk: Any) -> Any:
             await there.close()
             assert not (folder / "a.sock").exists()
 
-    return asyncio.run(live())
+    with tempfile.TemporaryDirectory(prefix="kv-") as home:  # pytest's own folders make socket paths too long
+        return asyncio.run(live(Path(home)))
 
 
 def test_question_and_answer() -> None:
@@ -97,9 +96,8 @@ def test_nobody_listens(tmp_path: Path) -> None:
         Client(tmp_path / "none.sock", "a").status()
 
 
-def test_the_second_place_is_taken_when_the_first_cannot_be(tmp_path: Path) -> None:
-    async def live() -> Path | None:
-        folder = Path(tempfile.mkdtemp(prefix="kv-"))
+def test_the_second_place_is_taken_when_the_first_cannot_be() -> None:
+    async def live(folder: Path) -> Path | None:
         (folder / "file").write_text("")
         there = Control(folder / "file" / "a.sock", folder / "b.sock", None, None)  # type: ignore[arg-type]
         await there.open()
@@ -107,6 +105,7 @@ def test_the_second_place_is_taken_when_the_first_cannot_be(tmp_path: Path) -> N
         await there.close()
         return path
 
-    path = asyncio.run(live())
+    with tempfile.TemporaryDirectory(prefix="kv-") as home:
+        path = asyncio.run(live(Path(home)))
     assert path is not None
     assert path.name == "b.sock"

@@ -41,14 +41,15 @@ def test_an_address_of_no_interface_of_ours() -> None:
 
 
 def test_a_stale_socket_file_is_no_obstacle_and_a_live_one_is() -> None:
-    path = str(Path(tempfile.mkdtemp(prefix="kv-")) / "a.sock")
-    with socket.socket(socket.AF_UNIX) as dead:
-        dead.bind(path)
-    with ports.bind(path, 0) as listener:
-        assert Path(path).stat().st_mode & 0o077 == 0
-        with pytest.raises(PortTaken, match="somebody listens"):
-            ports.bind(path, 0)
-        assert listener.getsockname() == path
+    with tempfile.TemporaryDirectory(prefix="kv-") as home:
+        path = str(Path(home) / "a.sock")
+        with socket.socket(socket.AF_UNIX) as dead:
+            dead.bind(path)
+        with ports.bind(path, 0) as listener:
+            assert Path(path).stat().st_mode & 0o077 == 0
+            with pytest.raises(PortTaken, match="somebody listens"):
+                ports.bind(path, 0)
+            assert listener.getsockname() == path
 
 
 def test_a_file_that_is_no_socket_is_not_removed(tmp_path: Path) -> None:
