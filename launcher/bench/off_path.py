@@ -27,7 +27,7 @@ _RESAMPLES = 2000
 def run(server: Path, models: Mapping[str, Path], quick: bool, seed: int) -> dict[str, Any]:
     """Rows and checks: prefill and decode speed, patched ÷ unpatched."""
     reference = bench_engine(Silent(), "none").server
-    pairs = 6 if quick else 20
+    pairs = 4 if quick else 12
     draw = random.Random(seed)
     rows, checks = [], []
     for name, model in models.items():
