@@ -19,7 +19,7 @@ from launcher.bench.record import check, row
 from launcher.bench.setup import bench_engine
 from launcher.engine.report import Silent
 
-_PROMPT, _WRITTEN = 256, 32  # tokens read and written in one request
+_PROMPT, _WRITTEN = 256, 64  # tokens read and written in one request
 _TARGET = 0.98
 _RESAMPLES = 2000
 
@@ -27,7 +27,7 @@ _RESAMPLES = 2000
 def run(server: Path, models: Mapping[str, Path], quick: bool, seed: int) -> dict[str, Any]:
     """Rows and checks: prefill and decode speed, patched ÷ unpatched."""
     reference = bench_engine(Silent(), "none").server
-    pairs = 4 if quick else 12
+    pairs = 4 if quick else 24
     draw = random.Random(seed)
     rows, checks = [], []
     for name, model in models.items():
