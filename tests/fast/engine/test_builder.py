@@ -294,8 +294,9 @@ def test_two_builds_of_one_key_wait_on_one_lock(places: Places, request_: BuildR
 
 
 SCRIPT = """
-import sys
+import signal, sys
 from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's job in the background is born deaf to it
 sys.path.insert(0, {tests!r})
 from launcher.engine import builder, chain, resolve
 from launcher.engine.report import Silent
