@@ -114,8 +114,9 @@ def refine(case: Case) -> Case:
     capability = read_capability(case.profile, case.places, None, case.engine)
     machine = with_workers(case.machine, case.engine.server, case.profile.compute.rpc)
     # the settings of a plan are the key of what the engine said before, so a plan comes first; rules see the last one
-    case, _ = _with_plan(replace(case, capability=capability, machine=machine), look_at_files(case))
-    return judge(replace(case, **second_opinions(case)) if case.plan is not None else case)
+    files = look_at_files(case)
+    case, _ = _with_plan(replace(case, capability=capability, machine=machine), files)
+    return judge(replace(case, **second_opinions(case)) if case.plan is not None else case, files)
 
 
 def second_opinions(case: Case) -> dict[str, Any]:
@@ -199,11 +200,11 @@ def search_front(case: Case) -> tuple[Front, float, bool]:
     return front, monotonic() - began, not whole
 
 
-def judge(case: Case) -> Case:
-    """Read the model's header, plan, and hold every rule against the result."""
+def judge(case: Case, files: Files | None = None) -> Case:
+    """Read the model's header, plan, and hold every rule against the result. `files`: where they were looked at."""
     from launcher.rules import check
 
-    files = look_at_files(case)
+    files = files or look_at_files(case)
     case, faults = _with_plan(case, files)
     found, skipped = check(case.profile, case.shape, case.machine, case.capability, case.plan, files)
     return replace(case, diagnostics=(*faults, *found), skipped=skipped)

@@ -19,6 +19,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from launcher.bench.instance import free_port
 from launcher.bench.record import check, row
 from launcher.bench.starts import Start, start
 from launcher.errors import KvlaunchError
@@ -300,7 +301,7 @@ def _rpc(program: Path, count: int) -> Iterator[list[str]]:
     endpoints: list[str] = []
     try:
         for _ in range(count):
-            port = _free_port()
+            port = free_port()
             command = [str(program), "-H", "127.0.0.1", "-p", str(port), "-t", "1"]
             running.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
             endpoints.append(f"127.0.0.1:{port}")
@@ -310,13 +311,6 @@ def _rpc(program: Path, count: int) -> Iterator[list[str]]:
         for worker in running:
             worker.send_signal(signal.SIGKILL)
             worker.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe_socket:
-        probe_socket.bind(("127.0.0.1", 0))
-        port: int = probe_socket.getsockname()[1]
-        return port
 
 
 def _wait_for(port: int) -> None:
