@@ -95,7 +95,7 @@ def _running(name: str) -> tuple[LaunchSpec, str]:
 def _client(url: str, spec: LaunchSpec) -> httpx.Client:
     import httpx
 
-    from launcher.supervise.keys import first_key
+    from launcher.keyfile import first_key
 
     headers = {}
     if key := first_key(spec.api_key_file):

@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from launcher.errors import ProfileError
+from launcher.keyfile import keys_in
 from launcher.model.shape import ModelShape, read_shape
 from launcher.profile.schema import Profile
 from launcher.rules.addresses import unusable_addresses
@@ -39,7 +40,7 @@ def look(profile: Profile, root: Path = Path("/"), *, elsewhere: bool = False) -
     if keys is not None and "serve.api_key_file" not in missing:
         if keys.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
             loose.add("serve.api_key_file")
-        if not _has_key(keys):
+        if not keys_in(keys):
             empty.add("serve.api_key_file")
     config = root / _ENGINES_OWN
     return Files(
@@ -92,9 +93,3 @@ def _unusable(path: Path) -> str:
     except OSError as error:
         return error.strerror or str(error)
     return "" if os.access(path, os.R_OK) else "it may not be read by this user"
-
-
-def _has_key(path: Path) -> bool:
-    # lines that begin with # are comments, as the engine reads them
-    lines = path.read_text("utf-8", "replace").splitlines()
-    return any(line.strip() and not line.startswith("#") for line in lines)

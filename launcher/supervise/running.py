@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from launcher.keyfile import first_key
 from launcher.supervise import leftover, ports, proc
 from launcher.supervise.cgroup import Group
 from launcher.supervise.classes import Evidence, Exit, ExitClass, classify
@@ -21,7 +22,6 @@ from launcher.supervise.command import engine_command
 from launcher.supervise.files import InstanceFiles
 from launcher.supervise.flood import Brake
 from launcher.supervise.http1 import Endpoint
-from launcher.supervise.keys import first_key
 from launcher.supervise.lines import Facts, parse
 from launcher.supervise.liveness import Liveness
 from launcher.supervise.logs import Log
