@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,7 @@ from launcher.cli.common import EngineHelpOption, JsonOption, MachineOption, Set
 
 if TYPE_CHECKING:
     from launcher.diagnostic import Diagnostic
+    from launcher.flow import Case
     from launcher.machine.types import Machine
 
 
@@ -44,11 +46,12 @@ def check(
     box = _machine(machine)
     worst = 0
     for ref in profiles:
+        read = partial(read_case, ref, sets or (), machine=box, engine_help=engine_help, elsewhere=machine is not None)
         found: Sequence[Diagnostic]
         try:
-            if fix:
-                _fix(ref, sets or ())
-            case = read_case(ref, sets or (), machine=box, engine_help=engine_help, elsewhere=machine is not None)
+            case = read()
+            if fix and _fix(case):
+                case = read()
             found, skipped, shown = case.diagnostics, case.skipped, str(find_profile(ref))
         except KvlaunchError as error:
             found = getattr(error, "diagnostics", ())
@@ -90,11 +93,14 @@ def _machine(file: Path | None) -> Machine:
     return read_machine(file) if file is not None else probe()
 
 
-def _fix(ref: str, sets: Sequence[str]) -> None:
+def _fix(case: Case) -> bool:
+    """Mend what is certain, and say what was changed; whether anything was."""
     from launcher.rules.fix import fix_profile
 
-    for change in fix_profile(ref, sets):
+    changes = fix_profile(case.profile, case.diagnostics)
+    for change in changes:
         print(change, file=sys.stderr)
+    return bool(changes)
 
 
 def _show_failure(error: Exception, as_json: bool) -> None:

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher.errors import ProfileError
-from launcher.profile.find import find_profile
 from launcher.profile.schema import SCHEMA
 
 if TYPE_CHECKING:
@@ -23,19 +22,16 @@ if TYPE_CHECKING:
     from launcher.profile.schema import Profile
 
 
-def fix_profile(ref: str, sets: Sequence[str] = (), environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """Mends the file that `ref` means and says each change in a line; nothing to mend: nothing is written.
+def fix_profile(profile: Profile, findings: Sequence[Diagnostic]) -> tuple[str, ...]:
+    """Mends the profile's own file and says each change in a line; nothing to mend: nothing is written.
 
-    Raises ProfileError where the file can't be read or written, or is wrong in a way that only a person can mend.
+    Raises ProfileError where the file can't be read or written.
     """
-    from launcher.flow import read_case
-
-    file = find_profile(ref, environ)
-    case = read_case(ref, sets)  # what only a person can mend is raised before anything is written
+    file = profile.file
     document = _read(file)
     changes = list(_migrate(document))
-    for found in case.diagnostics:
-        change = fix_one(document, found, case.profile)
+    for found in findings:
+        change = fix_one(document, found, profile)
         if change is not None and found.place is not None and Path(found.place.file) == file:
             changes.append(change)
     if changes:

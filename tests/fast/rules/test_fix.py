@@ -8,6 +8,7 @@ import tomlkit
 from situations import findings
 
 from launcher.errors import ProfileError
+from launcher.flow import read_case
 from launcher.profile.load import load_profile
 from launcher.rules.fix import fix_one, fix_profile
 
@@ -33,18 +34,24 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
 
 
+def mended(file: Path) -> tuple[str, ...]:
+    """What `check --fix` does with it."""
+    case = read_case(str(file))
+    return fix_profile(case.profile, case.diagnostics)
+
+
 def test_it_writes_what_is_certain_and_keeps_the_rest(tmp_path: Path) -> None:
     file = tmp_path / "p.toml"
     file.write_text(COMMENTED)
     file.chmod(0o640)
-    changes = fix_profile(str(file))
+    changes = mended(file)
     assert [change.split(": ", 1)[1] for change in changes] == ["schema 0 is now 1", "context.unified = true"]
     assert file.read_text() == COMMENTED.replace("schema = 0", "schema = 1").replace(
         "slots = 4\n", "slots = 4\nunified = true\n"
     )
     assert file.stat().st_mode & 0o777 == 0o640
     assert [one.rule for one in findings(tmp_path, file.read_text())[0]] == []
-    assert fix_profile(str(file)) == ()
+    assert mended(file) == ()
 
 
 def mend(text: str, rule: str, given: Sequence[str] = (), folder: Path = Path()) -> str:
@@ -78,7 +85,7 @@ def test_keys_with_nothing_to_act_on_go(tmp_path: Path) -> None:
 def test_a_table_that_is_not_written_yet_is_made(tmp_path: Path) -> None:
     file = tmp_path / "p.toml"
     file.write_text("context = { total = '8k', slots = 4 }\n" + MODEL)
-    assert fix_profile(str(file)) == (f"{file}: context.unified = true",)
+    assert mended(file) == (f"{file}: context.unified = true",)
     assert load_profile(file, (), {}).context.unified is True
 
 
@@ -87,7 +94,7 @@ def test_nothing_certain_nothing_written(tmp_path: Path) -> None:
     text = '[model]\r\npath = "m.gguf"\r\n[serve]\r\nhost = "0.0.0.0"\r\n'
     file.write_bytes(text.encode())
     stamp = file.stat().st_mtime_ns
-    assert fix_profile(str(file)) == ()
+    assert mended(file) == ()
     assert file.read_bytes() == text.encode() and file.stat().st_mtime_ns == stamp
 
 
@@ -95,7 +102,7 @@ def test_what_stands_in_another_file_is_left_to_that_file(tmp_path: Path) -> Non
     base, file = tmp_path / "base.toml", tmp_path / "p.toml"
     base.write_text("[context]\ntotal = '8k'\nslots = 4\n")
     file.write_text("extends = 'base.toml'\n[model]\npath = 'm.gguf'\n")
-    assert fix_profile(str(file)) == ()
+    assert mended(file) == ()
     assert "unified" not in base.read_text() + file.read_text()
 
 
@@ -104,16 +111,16 @@ def test_what_only_a_person_can_mend(tmp_path: Path, raw: bytes) -> None:
     file = tmp_path / "p.toml"
     file.write_bytes(raw)
     with pytest.raises(ProfileError):
-        fix_profile(str(file))
+        mended(file)
     assert file.read_bytes() == raw
     with pytest.raises(ProfileError):
-        fix_profile(str(tmp_path / "not-there.toml"))
+        mended(tmp_path / "not-there.toml")
 
 
 def test_lines_end_as_the_others_do(tmp_path: Path) -> None:
     file = tmp_path / "p.toml"
     file.write_bytes(b"\xef\xbb\xbf" + COMMENTED.replace("\n", "\r\n").encode())
-    fix_profile(str(file))
+    mended(file)
     written = file.read_bytes()
     assert b"unified = true\r\n" in written and written.count(b"\n") == written.count(b"\r\n")
 
@@ -122,5 +129,5 @@ def test_beside_a_fault_nothing_is_written(tmp_path: Path) -> None:
     file = tmp_path / "p.toml"
     file.write_text(COMMENTED + "prot = 1\n")
     with pytest.raises(ProfileError, match="prot"):
-        fix_profile(str(file))
+        mended(file)
     assert file.read_text() == COMMENTED + "prot = 1\n"
