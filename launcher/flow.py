@@ -235,7 +235,10 @@ def _with_plan(case: Case, files: Files) -> tuple[Case, tuple[Diagnostic, ...]]:
             given=Given(files.shapes, case.dry_run, case.measured, case.reserved),
         )
     except ProfileError as error:
-        return replace(case, shape=shape, plan=None), (_as_diagnostic(error, case.profile),)
+        model = case.profile.model
+        key = "model.path" if model.path else "model.package" if model.package else "model.hub"
+        found = _as_diagnostic(error, case.profile, key, error.rule or "KV900", "model-unreadable")
+        return replace(case, shape=shape, plan=None), (found,)
     return replace(case, shape=shape, plan=plan), ()
 
 
@@ -257,7 +260,10 @@ def read_capability(profile: Profile, here: Places, engine_help: Path | None, en
     try:
         return of_pin(profile.engine.patches)
     except ProfileError as error:
-        raise _at(error, profile, "engine.patches") from error
+        if not profile.is_set("engine.patches"):
+            raise
+        found = _as_diagnostic(error, profile, "engine.patches", "KV004", "bad-value")
+        raise ProfileError(error.message, help=error.help, rule=found.rule, diagnostics=[found]) from error
 
 
 def built_engine(case: Case) -> Engine | None:
@@ -292,18 +298,7 @@ def errors_of(case: Case) -> KvlaunchError | None:
     return ProfileError(message, help=first.help, rule=first.rule, diagnostics=case.diagnostics)
 
 
-def _as_diagnostic(error: ProfileError, profile: Profile) -> Diagnostic:
-    key = "model.path" if profile.model.path else "model.package" if profile.model.package else "model.hub"
+def _as_diagnostic(error: ProfileError, profile: Profile, key: str, rule: str, slug: str) -> Diagnostic:
+    """What one value led to, as a finding at the place that wrote it."""
     place = profile.nearest_place(key)
-    return Diagnostic(
-        error.rule or "KV900", "model-unreadable", Severity.ERROR, key, error.message, help=error.help, place=place
-    )
-
-
-def _at(error: ProfileError, profile: Profile, key: str) -> ProfileError:
-    """The error with the place that wrote the value; as it is where nobody wrote it."""
-    if not profile.is_set(key):
-        return error
-    place = profile.nearest_place(key)
-    found = Diagnostic("KV004", "bad-value", Severity.ERROR, key, error.message, help=error.help, place=place)
-    return ProfileError(error.message, help=error.help, rule="KV004", diagnostics=[found])
+    return Diagnostic(rule, slug, Severity.ERROR, key, error.message, help=error.help, place=place)
