@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import statistics
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -206,6 +207,6 @@ def test_a_choice_among_8k_tokens_is_quick(
     server = start(*args, "-ctk", cache_type, "-fa", "on", model=model, threads=2)
     prompt = [3 + byte % 128 for byte in random.Random(1).randbytes(8192 - 6)]
     server.complete(prompt, n=70, n_discard=16)
-    times = re.findall(r"chosen in ([0-9.]+) ms, moved in ([0-9.]+) ms", server.text())
+    times = [float(chosen) for chosen in re.findall(r"chosen in ([0-9.]+) ms, moved in", server.text())]
     assert len(times) >= 3
-    assert min(float(chosen) for chosen, _ in times) < 5
+    assert statistics.median(times) < 5
