@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import socket
+import signal
 import struct
 import subprocess
 import tempfile
@@ -20,8 +20,11 @@ from typing import Any
 
 import httpx
 
+from launcher.bench.instance import free_port
+
 _START = 120.0  # seconds until the model answers
 _SAVED = "bench.bin"
+_LOG = "engine.log"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,33 +82,60 @@ class BareEngine:
         return time.clock_gettime(clock)
 
     def log(self) -> str:
-        return (self.folder / "engine.log").read_text(errors="replace")
+        return (self.folder / _LOG).read_text(errors="replace")
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A server that was just spawned: it may not answer yet."""
+
+    process: subprocess.Popen[bytes]
+    folder: Path
+    url: str
+
+    def log(self) -> str:
+        return (self.folder / _LOG).read_text(errors="replace")
 
 
 @contextlib.contextmanager
-def bare_engine(server: Path, model: Path, *args: object) -> Iterator[BareEngine]:
-    """Start it on a free port with an empty environment of its own, wait until it answers, end it."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+def launched(server: Path, model: Path, *args: object, under: Sequence[str] = ()) -> Iterator[Launched]:
+    """Spawn it on a free port with an empty environment of its own, and end it with all that it spawned.
+
+    `under`: the command that runs it, such as `taskset -c 1`.
+    """
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("LLAMA_", "GGML_", "AIP_"))}
+    port = free_port()
     with tempfile.TemporaryDirectory(prefix="kvlaunch-bench-") as name:
-        folder = Path(name)
-        argv = [str(server), "-m", str(model), "--host", "127.0.0.1", "--port", str(port), "--fit", "off"]
+        argv = [*under, str(server), "-m", str(model), "--host", "127.0.0.1", "--port", str(port), "--fit", "off"]
         # more threads than it may use cores would wait for each other
         argv += ["--no-warmup", "-t", str(len(os.sched_getaffinity(0))), "--slot-save-path", name, *map(str, args)]
-        with (folder / "engine.log").open("wb") as log:
+        with (Path(name) / _LOG).open("wb") as log:
             process = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=kept | {"XDG_CONFIG_HOME": "/nonexistent"}
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=kept | {"XDG_CONFIG_HOME": "/nonexistent"},
+                process_group=0,
             )
         try:
-            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=600, trust_env=False) as client:
-                engine = BareEngine(client, folder, process.pid)
-                _wait(engine, process)
-                yield engine
+            yield Launched(process, Path(name), f"http://127.0.0.1:{port}")
         finally:
-            process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+@contextlib.contextmanager
+def bare_engine(server: Path, model: Path, *args: object, under: Sequence[str] = ()) -> Iterator[BareEngine]:
+    """Start it, wait until it answers, end it; see `launched`."""
+    with (
+        launched(server, model, *args, under=under) as spawned,
+        httpx.Client(base_url=spawned.url, timeout=600, trust_env=False) as client,
+    ):
+        engine = BareEngine(client, spawned.folder, spawned.process.pid)
+        _wait(engine, spawned.process)
+        yield engine
 
 
 def _wait(engine: BareEngine, process: subprocess.Popen[bytes]) -> None:
