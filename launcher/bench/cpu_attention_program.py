@@ -40,6 +40,16 @@ _FIXED = {
 
 
 @dataclass(frozen=True, slots=True)
+class Roofs:
+    """The limits of one thread: reading in GB/s, multiply-adds in 1e9/s (`i8`: of bytes; 0 where the CPU has none)."""
+
+    dram: float
+    l3: float
+    f32: float
+    i8: float
+
+
+@dataclass(frozen=True, slots=True)
 class Program:
     """The built program."""
 
@@ -60,10 +70,12 @@ class Program:
             raise BuildError(f"{NAME} ended with {done.returncode}: {done.stderr.strip()[-300:]}")
         return [json.loads(line) for line in done.stdout.splitlines()]
 
-    def roofs(self) -> dict[str, float]:
-        """What one thread reads per second here, in GB/s: `dram`, `l3`."""
+    def roofs(self) -> Roofs:
+        """What one thread can do here."""
         lines = self._run(["roof"], "", 120.0).stdout.splitlines()
-        return {found["roof"]: found["gb_per_s"] for found in map(json.loads, lines)}
+        found = {got.pop("roof"): got for got in map(json.loads, lines)}
+        reads, products = "gb_per_s", "gmac_per_s"
+        return Roofs(found["dram"][reads], found["l3"][reads], found["f32"][products], found["i8"][products])
 
     def _run(self, argv: Sequence[str], text: str, timeout: float) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

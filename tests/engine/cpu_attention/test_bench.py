@@ -11,8 +11,10 @@ import pytest
 
 from launcher.bench.cpu_attention import _judge, cases
 from launcher.bench.cpu_attention_plot import plot
-from launcher.bench.cpu_attention_program import options_of
+from launcher.bench.cpu_attention_program import Roofs, options_of
 from launcher.errors import BuildError
+
+_ROOFS = Roofs(dram=10.0, l3=30.0, f32=50.0, i8=200.0)
 
 
 def _figures(wanted: Sequence[Any], ratio: float, nmse: float) -> list[dict[str, float]]:
@@ -28,14 +30,14 @@ def _hard(body: dict[str, Any]) -> dict[str, bool]:
 def test_slower_than_upstream_fails(ratio: float, ok: bool) -> None:
     body: dict[str, Any] = {"rows": [], "checks": []}
     wanted = cases(quick=True)
-    _judge(body, wanted, _figures(wanted, ratio, 1e-12), {"dram": 10.0, "l3": 30.0})
+    _judge(body, wanted, _figures(wanted, ratio, 1e-12), _ROOFS)
     assert _hard(body)["nothing slower than upstream"] is ok
 
 
 def test_an_error_that_is_too_large_fails() -> None:
     body: dict[str, Any] = {"rows": [], "checks": []}
     wanted = cases(quick=True)
-    _judge(body, wanted, _figures(wanted, 9.0, 1e-8), {"dram": 10.0, "l3": 30.0})
+    _judge(body, wanted, _figures(wanted, 9.0, 1e-8), _ROOFS)
     # 1e-8 is well for a quantized cache, and a hundred times too much for f16
     assert {name for name, ok in _hard(body).items() if not ok} == {
         f"error {case.name} {case.tier}" for case in wanted if case.tier == "f16"
@@ -46,8 +48,22 @@ def test_every_target_has_its_case() -> None:
     """A case that is renamed must not lose its check in silence."""
     body: dict[str, Any] = {"rows": [], "checks": []}
     wanted = cases(quick=False)
-    _judge(body, wanted, _figures(wanted, 9.0, 1e-12), {"dram": 10.0, "l3": 30.0})
+    _judge(body, wanted, _figures(wanted, 9.0, 1e-12), _ROOFS)
     assert sum(not check["hard"] for check in body["checks"]) == 17
+
+
+@pytest.mark.parametrize(
+    ("name", "tier", "read", "least"),
+    [
+        ("head64 decode 8k", "f16", 6_291_456, 6_291_456e-6 / 30),  # 9.4e6 products take 0.19 ms, the reading 0.21
+        ("head128 decode 8k", "f16", 1, 2 * 128 * 32 * 8192e-6 / 50),
+        ("head128 16 rows 4k", "q8_0", 1, 2 * 2 * 128 * 32 * 16 * 4096e-6 / 200),
+        ("head128 decode 8k cold", "q4_0", 9_437_184, 9_437_184e-6 / 10),
+    ],
+)
+def test_the_limit_is_the_slower_of_arithmetic_and_reading(name: str, tier: str, read: int, least: float) -> None:
+    case = next(case for case in cases(quick=False) if (case.name, case.tier) == (name, tier))
+    assert case.least_ms(read, _ROOFS) == pytest.approx(least)
 
 
 def test_the_plot_has_a_point_per_case() -> None:
