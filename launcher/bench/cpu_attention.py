@@ -27,6 +27,7 @@ from launcher.bench.record import check, row
 from launcher.engine.report import Silent
 from launcher.errors import BuildError
 from launcher.paths import places
+from launcher.supervise.process import HUGE_PAGES
 
 # The shapes of the table: head size, query heads, KV heads
 _SHAPES = {"head64": "dk=64 nh=9 nk=3", "head128": "dk=128 nh=32 nk=8", "head256": "dk=256 nh=8 nk=4"}
@@ -233,6 +234,7 @@ def serving(server: Path, argv: Sequence[str], folder: Path) -> Iterator[str]:
     command = [str(server), "-np", "1", "-kvu", "-fa", "on", "-t", "1", "-tb", str(os.cpu_count() or 1)]
     command += ["--host", "127.0.0.1", "--port", str(port), "--fit", "off", "--cache-ram", "0", *argv]
     environ = {"PATH": os.environ.get("PATH", ""), "HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
+    environ |= dict([HUGE_PAGES])
     log = folder / f"{port}.log"
     with (
         log.open("wb") as out,

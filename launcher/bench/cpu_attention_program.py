@@ -23,6 +23,7 @@ from launcher.engine.report import Reporter
 from launcher.engine.series import read_series, select
 from launcher.errors import BuildError
 from launcher.paths import Places
+from launcher.supervise.process import HUGE_PAGES
 
 PATCH = "0040"
 NAME = "test-cpu-flash"
@@ -78,8 +79,9 @@ class Program:
         return Roofs(found["dram"][reads], found["l3"][reads], found["f32"][products], found["i8"][products])
 
     def _run(self, argv: Sequence[str], text: str, timeout: float) -> subprocess.CompletedProcess[str]:
+        env = dict(os.environ) | dict([HUGE_PAGES])  # as the cache of an engine lies
         return subprocess.run(
-            [str(self.path), *argv], input=text, capture_output=True, text=True, timeout=timeout, check=False
+            [str(self.path), *argv], input=text, env=env, capture_output=True, text=True, timeout=timeout, check=False
         )
 
 

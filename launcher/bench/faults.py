@@ -286,7 +286,7 @@ def memory_limit_of_a_cgroup(arena: Arena) -> None:
     (group,) = [path.parent for path in arena.cgroup.glob("engine-*/cgroup.procs") if str(engine) in path.read_text()]
     used = int((group / "memory.usage_in_bytes").read_text())
     (group / "memory.limit_in_bytes").write_text(str(used + (1 << 20)))
-    # a prompt of its own: after a failed allocation the engine aborts at the next one that begins the same way
+    # a prompt of its own: one that is held already would need no memory
     prompt = f"{arena.random.random()} " + "word " * 1500
     with contextlib.suppress(OSError, ValueError, http.client.HTTPException):
         arena.instance.http("POST", "/completion", {"prompt": prompt, "n_predict": 8}, limit=20)

@@ -29,6 +29,9 @@ _PIPE_BYTES = 1 << 20
 _EXEC_FAILED = 127
 _FOREIGN = ("LLAMA_", "GGML_", "AIP_", "LISTEN_", "NOTIFY_", "WATCHDOG_")
 """~150 variables that the engine reads as options (AIP_MODE even replaces the port); and what systemd told us alone."""
+HUGE_PAGES = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
+"""malloc asks for huge pages (glibc 2.35; others ignore it), which most kernels give only where they are asked for. A
+cache that is read whole for every token misses the TLB at each small page: a fifth of the time of reading it."""
 
 # `kill -s KILL -- -PID` is the only spelling that dash and bash both take
 _KEEPER = """
@@ -55,6 +58,7 @@ def clean_environment(inherited: Mapping[str, str], own: Mapping[str, str], conf
     env["GGML_NO_BACKTRACE"] = "1"
     # CUDA0, CUDA1, … as the probe counts them; CUDA's own default puts the fastest first
     env.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    env.setdefault(*HUGE_PAGES)
     env.update(own)
     return env
 

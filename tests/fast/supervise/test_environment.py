@@ -24,3 +24,10 @@ def test_gpus_are_counted_as_the_probe_counts_them_unless_the_user_says_otherwis
     assert clean_environment({}, {}, "/own")["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     assert clean_environment({"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}, {}, "/own")["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST"
     assert clean_environment({}, {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}, "/own")["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST"
+
+
+def test_huge_pages_are_asked_for_unless_somebody_tunes_malloc() -> None:
+    assert clean_environment({}, {}, "/own")["GLIBC_TUNABLES"] == "glibc.malloc.hugetlb=1"
+    theirs = "glibc.malloc.arena_max=2"
+    assert clean_environment({"GLIBC_TUNABLES": theirs}, {}, "/own")["GLIBC_TUNABLES"] == theirs
+    assert clean_environment({}, {"GLIBC_TUNABLES": theirs}, "/own")["GLIBC_TUNABLES"] == theirs
