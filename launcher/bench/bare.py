@@ -96,6 +96,13 @@ class Launched:
     def log(self) -> str:
         return (self.folder / _LOG).read_text(errors="replace")
 
+    def end(self, how: signal.Signals) -> None:
+        """Signal the server itself: the child of a command that runs it, where that didn't become the server."""
+        pid = self.process.pid
+        if self.process.poll() is None:
+            children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+            os.kill(int(children[0]) if children else pid, how)
+
 
 @contextlib.contextmanager
 def launched(server: Path, model: Path, *args: object, under: Sequence[str] = ()) -> Iterator[Launched]:
@@ -111,18 +118,14 @@ def launched(server: Path, model: Path, *args: object, under: Sequence[str] = ()
         argv += ["--no-warmup", "-t", str(len(os.sched_getaffinity(0))), "--slot-save-path", name, *map(str, args)]
         with (Path(name) / _LOG).open("wb") as log:
             process = subprocess.Popen(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=kept | {"XDG_CONFIG_HOME": "/nonexistent"},
-                process_group=0,
+                argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=kept | {"XDG_CONFIG_HOME": "/nonexistent"}
             )
+        spawned = Launched(process, Path(name), f"http://127.0.0.1:{port}")
         try:
-            yield Launched(process, Path(name), f"http://127.0.0.1:{port}")
+            yield spawned
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            spawned.end(signal.SIGKILL)
+            process.kill()
             process.wait()
 
 

@@ -114,18 +114,12 @@ def _life(server: Path, model: Path, counter: Counter, prompt: list[int], work: 
             once = {"Connection": "close"}
             url = f"{spawned.url}/completion"
             httpx.post(url, json=body, headers=once, timeout=_WORK, trust_env=False).raise_for_status()
-            os.kill(_counted(spawned.process.pid), signal.SIGTERM)
+            spawned.end(signal.SIGTERM)
             spawned.process.wait(_END)
         found = counter.read(out.read_text())
     if not found:
         raise RuntimeError(f"{counter.name} counted nothing")
     return found
-
-
-def _counted(pid: int) -> int:
-    """The process that is counted: perf's child; valgrind runs it in its own process."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return int(children[0]) if children else pid
 
 
 def _perf_prefix(out: Path) -> list[str]:

@@ -44,7 +44,7 @@ class Design:
     rounds: int
 
 
-FULL, QUICK = Design(12, 8), Design(3, 4)
+FULL, QUICK = Design(10, 6), Design(3, 4)
 
 
 def run(server: Path, models: Mapping[str, Path], quick: bool, seed: int) -> dict[str, Any]:
