@@ -1,6 +1,6 @@
 """The figures of `bench cpu-attention` as a picture: how many times faster than upstream, a panel per head size, model.
 
-`python -m launcher.bench.cpu_attention_plot results/cpu-attention-DATE.json` writes the SVG beside the record.
+`bench cpu-attention --record` draws it beside the record; `python -m launcher.bench.cpu_attention_plot RECORD` anew.
 Knows only the record's rows: a case that was not measured leaves a gap.
 """
 
@@ -85,6 +85,12 @@ def _draw(panel: _Panel, x: int, ratios: Mapping[str, float]) -> list[str]:
     return lines
 
 
+def draw(record: Path) -> Path:
+    """The SVG beside a record."""
+    picture = record.with_suffix(".svg")
+    picture.write_text(plot(json.loads(record.read_text("utf-8"))["rows"]), "utf-8")
+    return picture
+
+
 if __name__ == "__main__":
-    record = Path(sys.argv[1])
-    record.with_suffix(".svg").write_text(plot(json.loads(record.read_text("utf-8"))["rows"]), "utf-8")
+    print(draw(Path(sys.argv[1])))

@@ -48,6 +48,10 @@ def bench(
     if record:
         path = result.write(Path("results"))
         typer.echo(f"recorded in {path}", err=True)
+        if technique == "cpu-attention":
+            from launcher.bench.cpu_attention_plot import draw
+
+            typer.echo(f"drawn in {draw(path)}", err=True)
     if as_json:
         print(json.dumps(result.as_json()))
     else:

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from launcher.bench.cpu_attention import _judge, cases
-from launcher.bench.cpu_attention_plot import plot
+from launcher.bench.cpu_attention_plot import draw, plot
 from launcher.bench.cpu_attention_program import Roofs, options_of
 from launcher.errors import BuildError
 
@@ -83,6 +83,14 @@ def test_the_plot_has_a_point_per_case() -> None:
     assert x8 < x32 == slow[0] < model[0]
     assert y8 - y32 == pytest.approx(50)  # twice as fast: an octave higher
     assert slow[1] > y8, "slower than upstream is below"
+
+
+def test_the_picture_lies_beside_its_record(tmp_path: Path) -> None:
+    record = tmp_path / "cpu-attention.json"
+    record.write_text('{"rows": [{"case": "head64 decode 2k f16", "metric": "ratio", "value": 5.0, "unit": "ratio"}]}')
+    picture = draw(record)
+    assert picture == tmp_path / "cpu-attention.svg"
+    assert "head 64" in picture.read_text()
 
 
 def test_a_server_of_unknown_origin_is_told(tmp_path: Path) -> None:
