@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import socket
 import subprocess
 import tempfile
 import time
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.bench.cpu_attention_program import Program, Roofs, build_program, options_of
+from launcher.bench.instance import free_port
 from launcher.bench.record import check, row
 from launcher.engine.report import Silent
 from launcher.errors import BuildError
@@ -228,13 +228,11 @@ def _decode(url: str, prompt: Sequence[int]) -> float:
 @contextmanager
 def serving(server: Path, argv: Sequence[str], folder: Path) -> Iterator[str]:
     """A server with one thread for what is measured; gives its URL when it is ready."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [str(server), "-np", "1", "-kvu", "-fa", "on", "-t", "1", "-tb", str(os.cpu_count() or 1)]
     command += ["--host", "127.0.0.1", "--port", str(port), "--fit", "off", "--cache-ram", "0", *argv]
     environ = {"PATH": os.environ.get("PATH", ""), "HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
-    environ |= dict([HUGE_PAGES])
+    environ |= HUGE_PAGES
     log = folder / f"{port}.log"
     with (
         log.open("wb") as out,

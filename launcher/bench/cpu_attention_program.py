@@ -79,7 +79,7 @@ class Program:
         return Roofs(found["dram"][reads], found["l3"][reads], found["f32"][products], found["i8"][products])
 
     def _run(self, argv: Sequence[str], text: str, timeout: float) -> subprocess.CompletedProcess[str]:
-        env = dict(os.environ) | dict([HUGE_PAGES])  # as the cache of an engine lies
+        env = dict(os.environ) | HUGE_PAGES  # as the cache of an engine lies
         return subprocess.run(
             [str(self.path), *argv], input=text, env=env, capture_output=True, text=True, timeout=timeout, check=False
         )

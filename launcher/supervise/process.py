@@ -29,7 +29,7 @@ _PIPE_BYTES = 1 << 20
 _EXEC_FAILED = 127
 _FOREIGN = ("LLAMA_", "GGML_", "AIP_", "LISTEN_", "NOTIFY_", "WATCHDOG_")
 """~150 variables that the engine reads as options (AIP_MODE even replaces the port); and what systemd told us alone."""
-HUGE_PAGES = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
+HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 """malloc asks for huge pages (glibc 2.35; others ignore it), which most kernels give only where they are asked for. A
 cache that is read whole for every token misses the TLB at each small page: a fifth of the time of reading it."""
 
@@ -51,14 +51,13 @@ for g in $groups; do kill -s KILL -- "-$g" 2>/dev/null; done
 
 def clean_environment(inherited: Mapping[str, str], own: Mapping[str, str], config_home: str) -> dict[str, str]:
     """The engine's environment: what is inherited less what it would read as options, and the profile's `[env]`."""
-    env = {key: value for key, value in inherited.items() if not key.startswith(_FOREIGN)}
+    env = HUGE_PAGES | {key: value for key, value in inherited.items() if not key.startswith(_FOREIGN)}
     # it reads llama.cpp/config.ini below this before its command line
     env["XDG_CONFIG_HOME"] = config_home
     # with gdb installed an abort would stop for seconds to print a backtrace of every thread
     env["GGML_NO_BACKTRACE"] = "1"
     # CUDA0, CUDA1, … as the probe counts them; CUDA's own default puts the fastest first
     env.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-    env.setdefault(*HUGE_PAGES)
     env.update(own)
     return env
 
